@@ -1,0 +1,52 @@
+# Two commands do all the set-up: `make serve` and `make test`. The rest is for developers.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+MODEL ?= smollm2
+PORT ?= 8000
+STAMP := $(VENV)/.ready
+DEV_STAMP := $(VENV)/.ready-dev
+NATIVE := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
+
+.PHONY: setup native serve test test-models check bench clean
+
+setup: $(STAMP)
+
+$(VENV)/bin/pip:
+	python3 -m venv $(VENV)
+	$(PY) -m pip install -q --upgrade "pip>=25.1"
+
+$(STAMP): pyproject.toml $(NATIVE) | $(VENV)/bin/pip
+	$(PY) -m pip install -q "scikit-build-core>=1.1" "nanobind>=3.1" "cmake>=3.25" ninja
+	PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m pip install -q --no-build-isolation -e .
+	touch $@
+
+$(DEV_STAMP): $(STAMP) pyproject.toml
+	$(PY) -m pip install -q --group dev
+	touch $@
+
+native: $(STAMP)
+
+serve: $(STAMP)
+	$(VENV)/bin/kokuban serve $(MODEL) --port $(PORT)
+
+test: $(DEV_STAMP)
+	$(PY) -m pytest
+
+test-models: $(DEV_STAMP)
+	$(PY) tools/fetch_test_models.py
+	$(PY) -m pytest -m models tests/golden
+
+check: $(DEV_STAMP)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(PY) tools/check_size.py
+	$(PY) tools/check_docs.py
+
+bench: $(STAMP)
+	$(VENV)/bin/kokuban bench latency $(MODEL)
+
+clean:
+	rm -rf build $(VENV)

@@ -1,0 +1,1 @@
+"""The vocabulary that all layers share. Imports nothing of ours."""

@@ -1,0 +1,93 @@
+"""What the operator chose. What the machine has is not in here: see `plan.memory`."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from kokuban.core.errors import ConfigError
+
+KvDtype = Literal["bf16", "fp16", "fp32"]
+KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits of a step and of the queue."""
+
+    token_budget: int = 2048
+    """Tokens computed in one step, over all requests. Higher: more throughput, longer ITL."""
+
+    max_prefill_tokens: int | None = None
+    """Cap on the prefill part of a step; None: only the token budget limits it."""
+
+    max_running_requests: int = 256
+    max_waiting_requests: int = 4096
+    """Beyond it a new request is refused with 429."""
+
+    block_size: int = 16
+    """Tokens in a KV block."""
+
+    max_context_tokens: int = 0
+    """Prompt and output of one request together. 0: what the model and the pool allow."""
+
+    max_skips: int = 32
+    """Times that smaller requests may be admitted before a waiting one that does not fit yet."""
+
+    def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise ConfigError("; ".join(problems))
+
+    def _problems(self) -> Iterator[str]:
+        if self.max_running_requests < 1:
+            yield f"max_running_requests={self.max_running_requests} is below 1"
+        if self.token_budget < self.max_running_requests:
+            yield (
+                f"token_budget={self.token_budget} cannot give each of "
+                f"max_running_requests={self.max_running_requests} one token in a step"
+            )
+        if self.max_prefill_tokens is not None and self.max_prefill_tokens < 1:
+            yield f"max_prefill_tokens={self.max_prefill_tokens} is below 1"
+        if self.max_waiting_requests < 1:
+            yield f"max_waiting_requests={self.max_waiting_requests} is below 1"
+        if self.block_size not in (16, 32, 64, 128):
+            yield f"block_size={self.block_size} is none of 16, 32, 64, 128"
+        if self.max_context_tokens < 0:
+            yield f"max_context_tokens={self.max_context_tokens} is negative"
+        if self.max_skips < 0:
+            yield f"max_skips={self.max_skips} is negative"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeConfig:
+    """What the worker is given."""
+
+    kv_dtype: KvDtype = "bf16"
+    kv_memory_bytes: int | None = None
+    """Size of the KV pool. None: a modest share of the memory that is free."""
+
+    threads: int = 0
+    """Threads that compute, the engine's own included. 0: the CPUs that this process may use."""
+
+    quantize: Literal["none", "int8", "int4"] = "none"
+    """Quantise 16- and 32-bit weights at load."""
+
+    def __post_init__(self) -> None:
+        if self.kv_dtype not in KV_DTYPES:
+            raise ConfigError(f"kv_dtype={self.kv_dtype} is none of {', '.join(KV_DTYPES)}")
+        if self.threads < 0:
+            raise ConfigError(f"threads={self.threads} is negative")
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as 2GiB, 512MiB, 1.5g or 1000000.
+
+    Raises:
+        ConfigError: the text is no size.
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?)?b?\s*", text.lower())
+    if match is None:
+        raise ConfigError(f"{text!r} is no size; write it like 2GiB, 512MiB or 1000000")
+    return int(float(match[1]) * _UNITS[match[2] or ""])

@@ -1,0 +1,57 @@
+"""What the engine is asked to do, as values that cross between its layers."""
+
+import enum
+from dataclasses import dataclass
+from typing import NewType
+
+from kokuban.core.sampling_params import SamplingParams
+
+RequestId = NewType("RequestId", str)
+BlockId = NewType("BlockId", int)
+
+NO_BLOCK = BlockId(-1)
+"""Marks an entry of a block table that holds nothing; no block of the pool is reserved for it."""
+
+
+class FinishReason(enum.StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt and how its continuation is chosen. It never changes; progress is kept elsewhere."""
+
+    id: RequestId
+    """Unique among the requests of one engine."""
+
+    prompt_token_ids: tuple[int, ...]
+    """At least one id, each below the vocabulary's size."""
+
+    params: SamplingParams
+    """`params.n` is 1 here: `engine` makes one request for each choice."""
+
+    seed: int = 0
+    """Key of the random numbers, always set: the client's, or one that the engine drew."""
+
+    choice: int = 0
+    """Which of the n choices this is: part of the counter of the random numbers."""
+
+    end_token_ids: frozenset[int] = frozenset()
+    """Ids that end the text: the model's (unless ignore_eos) and the client's."""
+
+    arrival_s: float = 0.0
+    """Seconds on the engine's clock."""
+
+    priority: int = 0
+    """Lower runs first; equal priorities share by tenant."""
+
+    deadline_s: float | None = None
+    """Time on the engine's clock after which a waiting request is refused rather than begun."""
+
+    tenant: str = ""
+    """Who pays: fair shares and, later, cache isolation go by it."""

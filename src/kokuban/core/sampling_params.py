@@ -1,0 +1,126 @@
+"""How the next token of one request is chosen, as its client asked for it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kokuban.core.errors import RequestError
+
+MAX_LOGPROBS = 20
+MAX_STOPS = 16
+MAX_CHOICES = 128
+SEED_BITS = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Checked at construction; the error lists every problem at once and names the first field."""
+
+    temperature: float = 1.0
+    """0 is greedy; above 2 is refused."""
+
+    top_k: int = 0
+    """Keep the k most likely tokens. 0 or -1: all."""
+
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose probabilities reach this sum; in (0, 1]."""
+
+    min_p: float = 0.0
+    """Keep tokens at least this times as likely as the most likely one; in [0, 1]."""
+
+    repetition_penalty: float = 1.0
+    """Divides (or multiplies, below 0) logits of tokens in prompt or output; in (0, 10]."""
+
+    presence_penalty: float = 0.0
+    """Subtracted once from tokens that the output holds; in [-2, 2]. The prompt does not count."""
+
+    frequency_penalty: float = 0.0
+    """Subtracted for each time the output holds the token; in [-2, 2]."""
+
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Token id to a number in [-100, 100], added to its logit."""
+
+    seed: int | None = None
+    """Same seed, same text, whatever the batch. None: the engine draws one and reports it."""
+
+    n: int = 1
+    """Choices for one prompt, each with a counter of its own under the same seed."""
+
+    max_tokens: int | None = None
+    """Most new tokens. None: up to the end of the context."""
+
+    min_tokens: int = 0
+    """End and stop tokens are impossible before this many new tokens."""
+
+    ignore_eos: bool = False
+    """Go on past the model's end-of-turn tokens; `stop_token_ids` still end the text."""
+
+    stop: tuple[str, ...] = ()
+    """Strings that end the text, found in the decoded text by `text.stops`."""
+
+    stop_token_ids: tuple[int, ...] = ()
+
+    include_stop: bool = False
+    """Whether the stop string stays in the text."""
+
+    logprobs: int | None = None
+    """How many most likely tokens to report beside the chosen one; None: no logprobs at all."""
+
+    prompt_logprobs: int | None = None
+    """The same for every prompt token after the first (echo)."""
+
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            name = problems[0][0]
+            raise RequestError("; ".join(text for _, text in problems), param=name)
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        for name, low, high in (
+            ("temperature", 0.0, 2.0),
+            ("min_p", 0.0, 1.0),
+            ("presence_penalty", -2.0, 2.0),
+            ("frequency_penalty", -2.0, 2.0),
+        ):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and low <= value <= high):
+                yield name, f"{name}={value} is not between {low:g} and {high:g}"
+        if not (math.isfinite(self.top_p) and 0 < self.top_p <= 1):
+            yield "top_p", f"top_p={self.top_p} is not above 0 and at most 1"
+        if not (math.isfinite(self.repetition_penalty) and 0 < self.repetition_penalty <= 10):
+            value = self.repetition_penalty
+            yield "repetition_penalty", f"repetition_penalty={value} is not above 0 and at most 10"
+        for token, bias in self.logit_bias.items():
+            if not (math.isfinite(bias) and -100 <= bias <= 100):
+                yield "logit_bias", f"logit_bias of token {token} is {bias}, not within -100 to 100"
+        yield from self._integer_problems()
+
+    def _integer_problems(self) -> Iterator[tuple[str, str]]:
+        limits = (
+            ("top_k", -1, 2**31 - 1),
+            ("n", 1, MAX_CHOICES),
+            ("min_tokens", 0, 2**62),
+            ("seed", -(2**SEED_BITS), 2**SEED_BITS - 1),
+            ("max_tokens", 0, 2**62),
+            ("logprobs", 0, MAX_LOGPROBS),
+            ("prompt_logprobs", 0, MAX_LOGPROBS),
+        )
+        for name, low, high in limits:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                yield name, f"{name}={value} is not between {low} and {high}"
+        if self.max_tokens == 0 and self.prompt_logprobs is None:
+            yield "max_tokens", "max_tokens=0 asks for no token; use 1 or more, or echo the prompt"
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            yield "min_tokens", f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}"
+        if len(self.stop) > MAX_STOPS:
+            yield "stop", f"stop has {len(self.stop)} strings; the limit is {MAX_STOPS}"
+        if any(not text for text in self.stop):
+            yield "stop", "stop holds an empty string, which would end every text at once"
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken, without a random number."""
+        return self.temperature == 0

@@ -1,0 +1,143 @@
+"""What scheduler and runner exchange, and what the engine tells the server.
+
+The scheduler hands out a `StepPlan`, the runner answers with a `StepResult`, the scheduler turns
+that into `TokenEvent`s. Nothing in them changes once it is made.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kokuban.core.request import BlockId, FinishReason, Request, RequestId
+
+
+class TokenLogprob(NamedTuple):
+    """One token and the natural logarithm of its probability."""
+
+    token_id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A token that the model said, or that it was made to score."""
+
+    token_id: int
+    logprob: float = 0.0
+    """Under the model's own distribution: before temperature, penalties and filters."""
+
+    top: tuple[TokenLogprob, ...] = ()
+    """The most likely tokens, best first, as many as were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that begins, or begins again after preemption: the runner gives it a row."""
+
+    request: Request
+    output_token_ids: tuple[int, ...] = ()
+    """What it had generated before it was preempted: penalties and counters go on from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The piece of one request that a step computes."""
+
+    request_id: RequestId
+    start: int
+    """Index in the sequence of the first token to compute. All before it are in the KV cache."""
+
+    token_ids: tuple[int, ...]
+    """The tokens to compute, at positions start and up. More than one while prefilling; never 0."""
+
+    new_block_ids: tuple[tuple[BlockId, ...], ...]
+    """For each KV group, the block ids to append to the request's table before this step."""
+
+    samples: bool
+    """Whether the chunk reaches the end of the sequence, so that its last token is sampled from."""
+
+
+class BlockCopy(NamedTuple):
+    """Copy a block inside the pool before the step (copy on write)."""
+
+    source: BlockId
+    target: BlockId
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What the runner does next."""
+
+    step: int
+    """Counts up from 0."""
+
+    chunks: tuple[Chunk, ...]
+    """In batch order; no request occurs twice."""
+
+    admitted: tuple[Admission, ...] = ()
+    """Requests whose first chunk (since they began, or began again) is in this step."""
+
+    ended: tuple[RequestId, ...] = ()
+    """Requests with a row that finished, were cancelled or preempted since the last plan."""
+
+    copies: tuple[BlockCopy, ...] = ()
+
+    preempted: tuple[RequestId, ...] = ()
+    """Requests that lost their blocks to make room in this step, and wait again; also in `ended`."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the step computes, over all chunks."""
+        return sum(len(chunk.token_ids) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkOutput:
+    """What the runner found for one chunk."""
+
+    tokens: tuple[SampledToken, ...] = ()
+    """1 to k + 1 new tokens when the chunk samples, else none."""
+
+    prompt_logprobs: tuple[SampledToken, ...] = ()
+    """With `prompt_logprobs`: how likely each prompt token at positions start + 1 up to the end
+    of the chunk (and the one after it, if that is still prompt) was under the tokens before it."""
+
+    error: str | None = None
+    """This request failed, and only this one: logits that are not finite, for instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What the runner found, for every chunk of the plan that samples, scores or failed."""
+
+    step: int
+    outputs: Mapping[RequestId, ChunkOutput]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts and times of one request so far: the receipt."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """News of one request, from the engine to whoever waits for it."""
+
+    request_id: RequestId
+    tokens: tuple[SampledToken, ...]
+    """New tokens, in order. An end token is included as the last one."""
+
+    prompt_logprobs: tuple[SampledToken, ...] = ()
+    finish: FinishReason | None = None
+    error: str | None = None
+    usage: Usage | None = None
+    """Present when `finish` is."""

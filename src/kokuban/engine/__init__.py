@@ -1,0 +1,1 @@
+"""The step loop, its clients, and the offline face. The composition root."""

@@ -1,0 +1,73 @@
+"""The border between the server and the engine: one protocol, whatever the transport."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kokuban.core.request import Request, RequestId
+from kokuban.core.step import TokenEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What does not change while an engine runs."""
+
+    model: str
+    """The name that the API knows it by."""
+
+    vocab_size: int
+    max_context_tokens: int
+    block_size: int
+    num_blocks: int
+    bytes_per_token: int
+    kv_dtype: str
+    threads: int
+    isa: str
+    token_budget: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot, taken between two steps. Totals count from the engine's start."""
+
+    running: int = 0
+    waiting: int = 0
+    free_blocks: int = 0
+    num_blocks: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+    cached_tokens: int = 0
+    failed_requests: int = 0
+    step_ms: float = 0.0
+    """Duration of the last step."""
+
+
+class EngineClient(Protocol):
+    """What the server and `LLM` may ask. Every method is safe on the event loop's thread."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
+        """Queue requests that belong together (the choices of one prompt), all or none.
+
+        Yields their events as they come, each request's in order; ends after the last finish.
+        Closing the iterator early cancels what is left.
+
+        Raises (before the first event, when iteration begins):
+            Overloaded: the queue is full.
+            RequestError: one of them can never run.
+        """
+        ...
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Free a request's blocks at the next step. Unknown ids are ignored."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def alive(self) -> bool:
+        """False once the engine thread has died; the server then reports itself unhealthy."""
+        ...

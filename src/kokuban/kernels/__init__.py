@@ -1,0 +1,1 @@
+"""One Python face for each operation; variants: native (C++), reference (NumPy)."""

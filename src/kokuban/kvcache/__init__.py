@@ -1,0 +1,1 @@
+"""KV memory: who holds which block (ints), and where its bytes lie (arrays)."""

@@ -1,0 +1,1 @@
+"""Architectures: functions from a ModelConfig to a Program."""

@@ -1,0 +1,1 @@
+"""Logging, metrics, clocks and events: how the engine is seen from outside."""

@@ -1,0 +1,1 @@
+"""Rooflines, memory budgets and costs, worked out from the Program."""

@@ -1,0 +1,1 @@
+"""A StepPlan becomes arrays, a Program run and a StepResult."""

@@ -1,0 +1,1 @@
+"""HTTP: the OpenAI API, health, metrics and the page."""
