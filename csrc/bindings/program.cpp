@@ -1,0 +1,7 @@
+#include "bindings/bindings.h"
+
+namespace kokuban {
+
+void bind_program(nb::module_&) {}
+
+}  // namespace kokuban

@@ -1,0 +1,130 @@
+// Sixteen lanes as two AVX2 registers (with FMA and F16C). scalar.h says what each name means.
+#pragma once
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define KOKUBAN_INLINE [[maybe_unused]] static inline __attribute__((always_inline))
+
+namespace {
+
+constexpr int kLanes = 16;
+
+struct F32 {
+    __m256 a, b;
+};
+struct I32 {
+    __m256i a, b;
+};
+
+// All ones in the lanes below n, counted from `first`.
+KOKUBAN_INLINE __m256i lanes_below(int n, int first) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n - first), lane);
+}
+
+KOKUBAN_INLINE F32 f_set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+KOKUBAN_INLINE F32 f_zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+KOKUBAN_INLINE F32 f_load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+KOKUBAN_INLINE F32 f_load_n(const float* p, int n) {
+    return {_mm256_maskload_ps(p, lanes_below(n, 0)), _mm256_maskload_ps(p + 8, lanes_below(n, 8))};
+}
+KOKUBAN_INLINE void f_store(float* p, F32 x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+KOKUBAN_INLINE void f_store_n(float* p, F32 x, int n) {
+    _mm256_maskstore_ps(p, lanes_below(n, 0), x.a);
+    _mm256_maskstore_ps(p + 8, lanes_below(n, 8), x.b);
+}
+KOKUBAN_INLINE F32 f_add(F32 x, F32 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+KOKUBAN_INLINE F32 f_sub(F32 x, F32 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+KOKUBAN_INLINE F32 f_mul(F32 x, F32 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+KOKUBAN_INLINE F32 f_div(F32 x, F32 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+KOKUBAN_INLINE F32 f_sqrt(F32 x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
+KOKUBAN_INLINE F32 f_fma(F32 x, F32 y, F32 z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+KOKUBAN_INLINE F32 f_fnma(F32 x, F32 y, F32 z) { return {_mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b)}; }
+KOKUBAN_INLINE F32 f_max(F32 x, F32 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+KOKUBAN_INLINE F32 f_min(F32 x, F32 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+KOKUBAN_INLINE F32 f_abs(F32 x) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+KOKUBAN_INLINE F32 f_first_n(F32 x, F32 y, int n) {
+    return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(lanes_below(n, 0))),
+            _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(lanes_below(n, 8)))};
+}
+
+KOKUBAN_INLINE I32 i_set1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+KOKUBAN_INLINE I32 i_zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+KOKUBAN_INLINE I32 i_load(const int32_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+KOKUBAN_INLINE void i_store(int32_t* p, I32 x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
+}
+KOKUBAN_INLINE I32 i_add(I32 x, I32 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+KOKUBAN_INLINE I32 i_sub(I32 x, I32 y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+KOKUBAN_INLINE I32 i_mul(I32 x, I32 y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
+KOKUBAN_INLINE F32 f_from_i(I32 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+KOKUBAN_INLINE I32 i_from_f(F32 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+KOKUBAN_INLINE F32 f_from_bits(I32 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+KOKUBAN_INLINE I32 i_from_bits(F32 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+template <int kBits>
+KOKUBAN_INLINE I32 i_shl(I32 x) { return {_mm256_slli_epi32(x.a, kBits), _mm256_slli_epi32(x.b, kBits)}; }
+template <int kBits>
+KOKUBAN_INLINE I32 i_shr(I32 x) { return {_mm256_srli_epi32(x.a, kBits), _mm256_srli_epi32(x.b, kBits)}; }
+KOKUBAN_INLINE I32 i_and(I32 x, I32 y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+KOKUBAN_INLINE I32 i_or(I32 x, I32 y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+KOKUBAN_INLINE I32 i_load_u8(const uint8_t* p) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
+}
+KOKUBAN_INLINE I32 i_load_i8(const int8_t* p) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128(x, 8))};
+}
+KOKUBAN_INLINE I32 i_load_u16(const uint16_t* p) {
+    return {_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+KOKUBAN_INLINE void i_store_u16(uint16_t* p, I32 x) {
+    const __m256i mask = _mm256_set1_epi32(0xffff);
+    const __m256i packed = _mm256_packus_epi32(_mm256_and_si256(x.a, mask), _mm256_and_si256(x.b, mask));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+KOKUBAN_INLINE void i_store_i8(int8_t* p, I32 x) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+
+KOKUBAN_INLINE float half_to_float(uint16_t h) { return _cvtsh_ss(h); }
+KOKUBAN_INLINE uint16_t float_to_half(float f) { return _cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+KOKUBAN_INLINE F32 f_load_f16(const uint16_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+KOKUBAN_INLINE void f_store_f16(uint16_t* p, F32 x) {
+    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, kNearest));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.b, kNearest));
+}
+
+KOKUBAN_INLINE float f_reduce_add(F32 x) {
+    const __m256 eight = _mm256_add_ps(x.a, x.b);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+KOKUBAN_INLINE float f_reduce_max(F32 x) {
+    const __m256 eight = _mm256_max_ps(x.a, x.b);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+}  // namespace
+
+#include "simd/shared.h"

@@ -1,0 +1,62 @@
+// What follows from the sixteen-lane operations alone, and is the same text for every instruction
+// set. Included at the end of scalar.h, avx2.h and avx512.h, never by itself.
+
+namespace {
+
+KOKUBAN_INLINE float bfloat16_to_float(uint16_t h) {
+    const uint32_t bits = static_cast<uint32_t>(h) << 16;
+    float r;
+    memcpy(&r, &bits, 4);
+    return r;
+}
+
+KOKUBAN_INLINE F32 f_load_bf16(const uint16_t* p) { return f_from_bits(i_shl<16>(i_load_u16(p))); }
+
+// Rounds to nearest even. A NaN stays one only if its upper mantissa bits say so; callers store
+// finite values, and a NaN that becomes infinite still fails its request.
+KOKUBAN_INLINE I32 i_bf16_from_f(F32 a) {
+    const I32 bits = i_from_bits(a);
+    const I32 odd = i_and(i_shr<16>(bits), i_set1(1));
+    return i_shr<16>(i_add(i_add(bits, i_set1(0x7fff)), odd));
+}
+KOKUBAN_INLINE void f_store_bf16(uint16_t* p, F32 a) { i_store_u16(p, i_bf16_from_f(a)); }
+
+// Sixteen pairs of bf16, as in a K tile: the even (first) and the odd (second) element of each.
+KOKUBAN_INLINE F32 f_bf16_first(I32 pairs) { return f_from_bits(i_shl<16>(pairs)); }
+KOKUBAN_INLINE F32 f_bf16_second(I32 pairs) { return f_from_bits(i_and(pairs, i_set1(static_cast<int32_t>(0xffff0000u)))); }
+
+// e^x for x <= 88: within 2 units in the last place; below -87.3 it gives 0. NaN gives NaN.
+//
+// x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a polynomial of degree 6 (Taylor's coefficients
+// corrected to the interval), and 2^n through the exponent bits.
+KOKUBAN_INLINE F32 f_exp(F32 x) {
+    const F32 low = f_set1(-87.33654475f), high = f_set1(88.3762626647949f);
+    // f_max gives its second operand for NaN: x stays there so that NaN goes through.
+    const F32 bounded = f_min(high, f_max(low, x));
+    const I32 n = i_from_f(f_mul(bounded, f_set1(1.44269504088896341f)));
+    const F32 nf = f_from_i(n);
+    F32 r = f_fnma(nf, f_set1(0.693359375f), bounded);
+    r = f_fnma(nf, f_set1(-2.12194440e-4f), r);
+    F32 p = f_set1(1.9875691500e-4f);
+    p = f_fma(p, r, f_set1(1.3981999507e-3f));
+    p = f_fma(p, r, f_set1(8.3334519073e-3f));
+    p = f_fma(p, r, f_set1(4.1665795894e-2f));
+    p = f_fma(p, r, f_set1(1.6666665459e-1f));
+    p = f_fma(p, r, f_set1(5.0000001201e-1f));
+    p = f_add(f_fma(p, f_mul(r, r), r), f_set1(1.0f));
+    return f_mul(p, f_from_bits(i_shl<23>(i_add(n, i_set1(127)))));
+}
+
+// 1 / (1 + e^-x)
+KOKUBAN_INLINE F32 f_sigmoid(F32 x) {
+    const F32 one = f_set1(1.0f);
+    return f_div(one, f_add(one, f_exp(f_sub(f_zero(), x))));
+}
+
+// tanh x = 1 - 2 / (e^2x + 1); absolute error below 1.2e-7.
+KOKUBAN_INLINE F32 f_tanh(F32 x) {
+    const F32 one = f_set1(1.0f);
+    return f_sub(one, f_div(f_set1(2.0f), f_add(f_exp(f_add(x, x)), one)));
+}
+
+}  // namespace
