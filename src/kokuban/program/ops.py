@@ -147,5 +147,14 @@ class TakeRows:
 
 
 Op = (
-    Embed | RmsNorm | Linear | Rope | KvWrite | Attention | Add | GatedActivation | Softcap | TakeRows
+    Embed
+    | RmsNorm
+    | Linear
+    | Rope
+    | KvWrite
+    | Attention
+    | Add
+    | GatedActivation
+    | Softcap
+    | TakeRows
 )
