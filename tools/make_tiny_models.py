@@ -1,0 +1,60 @@
+"""Make tiny random models of every architecture: `python -m tools.make_tiny_models OUT [VARIANT]`.
+
+Tests make them in temporary directories; a model takes some tens of milliseconds and 8 MB as f32.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Literal
+
+from tools.quantize import TYPE_IDS
+from tools.tiny_configs import VARIANTS, random_weights, variant_config
+from tools.tiny_formats import write_hf, write_tiny_gguf
+
+
+def write_tiny_model(
+    directory: Path,
+    variant: str,
+    *,
+    seed: int = 0,
+    form: Literal["hf", "gguf"] = "hf",
+    dtype: str = "f32",
+) -> Path:
+    """Write one of `VARIANTS`.
+
+    Args:
+        dtype: how matrices are stored: f32, f16 or bf16 in both forms; in GGUF also q4_0, q4_1,
+            q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k and q6_k.
+
+    Returns:
+        The model's directory, or its GGUF file: both under `directory`, named for the variant, the
+        type and the seed.
+    """
+    config = variant_config(variant)
+    weights = random_weights(config, seed)
+    path = directory / f"{variant}-{dtype}-{seed}"
+    if form == "gguf":
+        return write_tiny_gguf(path.with_suffix(".gguf"), config, weights, quant=dtype)
+    return write_hf(path, config, weights, dtype=dtype)
+
+
+def main() -> None:
+    """Write the variants asked for, in both forms."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("variants", nargs="*", default=list(VARIANTS), metavar="VARIANT")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", default="f32", choices=list(TYPE_IDS))
+    args = parser.parse_args()
+    for variant in args.variants:
+        forms: tuple[Literal["hf", "gguf"], ...] = ("hf", "gguf")
+        for form in forms if args.dtype in ("f32", "f16", "bf16") else forms[1:]:
+            print(
+                write_tiny_model(
+                    args.directory, variant, seed=args.seed, form=form, dtype=args.dtype
+                )
+            )
+
+
+if __name__ == "__main__":
+    main()
