@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from kokuban.core.model_config import Architecture, ModelConfig, RopeConfig
-from kokuban.weights.config_check import (
+from kokuban.weights.config_shared import (
     ARCHITECTURES,
     GEMMA3_WINDOW_PERIOD,
-    checked,
+    MAX_LAYERS,
     reachable_positions,
     window_layers,
 )
@@ -48,7 +48,7 @@ def read_gguf_config(metadata: Mapping[str, Any], tensors: TensorTable, path: Pa
     fields = Fields(metadata, path, f"{architecture}.")
     hidden_size = fields.size("embedding_length")
     num_heads = fields.uniform_size("attention.head_count")
-    num_layers = fields.size("block_count")
+    num_layers = fields.size("block_count", most=MAX_LAYERS)
     head_dim = _head_dim(fields, hidden_size, num_heads)
     rope = _rope(fields, architecture, head_dim, tensors)
     shared = ModelConfig(
@@ -72,8 +72,8 @@ def read_gguf_config(metadata: Mapping[str, Any], tensors: TensorTable, path: Pa
         final_softcap=fields.optional_number("final_logit_softcapping"),
     )
     if architecture == "gemma3":
-        return checked(_gemma3(shared, fields), path)
-    return checked(_windowed(shared, fields), path)
+        return _gemma3(shared, fields)
+    return _windowed(shared, fields)
 
 
 def _architecture(fields: Fields) -> Architecture:

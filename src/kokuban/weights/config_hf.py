@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from kokuban.core.model_config import Architecture, ModelConfig, RopeConfig
-from kokuban.weights.config_check import (
+from kokuban.weights.config_shared import (
     GEMMA3_WINDOW_PERIOD,
-    checked,
+    MAX_LAYERS,
     reachable_positions,
     window_layers,
 )
@@ -85,7 +85,7 @@ def read_hf_config(values: Mapping[str, Any], path: Path) -> ModelConfig:
     config = ModelConfig(
         architecture=architecture,
         name=path.resolve().parent.name,
-        num_layers=fields.size("num_hidden_layers"),
+        num_layers=fields.size("num_hidden_layers", most=MAX_LAYERS),
         hidden_size=hidden_size,
         intermediate_size=fields.size("intermediate_size"),
         num_query_heads=num_heads,
@@ -102,8 +102,8 @@ def read_hf_config(values: Mapping[str, Any], path: Path) -> ModelConfig:
         activation=_activation(fields),
     )
     if architecture == "gemma3":
-        return checked(_gemma3(config, fields), path)
-    return checked(_windowed(config, fields, model_type), path)
+        return _gemma3(config, fields)
+    return _windowed(config, fields, model_type)
 
 
 def _text_fields(values: Mapping[str, Any], path: Path) -> tuple[Fields, str]:

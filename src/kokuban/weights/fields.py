@@ -40,15 +40,15 @@ class Fields:
     def missing(self, key: str) -> ModelError:
         return self.fail(f"the setting {self._prefix}{key} is missing")
 
-    def size(self, key: str, default: int | None = None) -> int:
-        """A whole number from 1 to `MAX_SIZE`."""
+    def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        """A whole number from 1 to `most`."""
         value = self.get(key)
         if value is None:
             if default is None:
                 raise self.missing(key)
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
-            raise self.wrong(key, f"a whole number from 1 to {MAX_SIZE}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.wrong(key, f"a whole number from 1 to {most}")
         return value
 
     def optional_size(self, key: str) -> int | None:
