@@ -16,8 +16,8 @@ are found in every text; unused ones and `[PADn]` rows stand for nothing.
 
 import enum
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tokenizers
@@ -25,18 +25,10 @@ from tokenizers import AddedToken, models, normalizers
 
 from kokuban.core.errors import ModelError
 from kokuban.text.pretokenizers import DEFAULT_RULE, RULES, pre_tokenizer
-from kokuban.text.tokenizer import SPIECE_SPACE, PieceStyle, Tokenizer, TokenizerParts
+from kokuban.text.tokenizer import SPIECE_SPACE, TURN_ENDS, PieceStyle, Tokenizer, TokenizerParts
 
 _LOG = logging.getLogger(__name__)
 _PREFIX = "tokenizer.ggml."
-
-_TURN_ENDS = frozenset(
-    {
-        "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
-        "<|end_of_text|>", "<|eot|>", "<|return|>", "<|call|>", "<EOT>", "<｜end▁of▁sentence｜>",
-    }
-)  # fmt: skip
-"""Special tokens that end a turn in the families that we run, whatever the file calls EOS."""
 
 _PHI3_TURNS = ("<|user|>", "<|assistant|>", "<|end|>")
 
@@ -100,11 +92,12 @@ class _Metadata:
         return default if value is None else bool(value)
 
 
-def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
+def from_gguf(metadata: Mapping[str, Any], *, end_ids: Collection[int] = frozenset()) -> Tokenizer:
     """The tokenizer that a GGUF file describes.
 
     Args:
         metadata: key-value pairs of the file; arrays are sequences of str, int or float.
+        end_ids: ids that end a turn beside those that the metadata name.
 
     Raises:
         ModelError: keys are missing or contradict each other, or the kind is not supported.
@@ -113,26 +106,15 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     model = values.get("model")
     vocabulary = _read_vocabulary(values)
     if model == "gpt2":
-        return Tokenizer(_byte_level(values, vocabulary))
+        parts = _byte_level(values, vocabulary)
+        return Tokenizer(replace(parts, end_ids=parts.end_ids.union(end_ids)))
     if model == "llama":
-        return Tokenizer(_sentencepiece(values, vocabulary))
+        parts = _sentencepiece(values, vocabulary)
+        return Tokenizer(replace(parts, end_ids=parts.end_ids.union(end_ids)))
     raise ModelError(
         f"{_PREFIX}model={model!r} is not supported; supported are 'gpt2' (byte-level BPE) and "
         f"'llama' (SentencePiece BPE)"
     )
-
-
-def chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Chat templates of a GGUF file by name; the main one is "default"."""
-    main = "tokenizer.chat_template"
-    found = {
-        key.removeprefix(main + "."): value
-        for key, value in metadata.items()
-        if key.startswith(main + ".") and isinstance(value, str)
-    }
-    if isinstance(metadata.get(main), str):
-        found["default"] = metadata[main]
-    return found
 
 
 def _read_vocabulary(values: _Metadata) -> _Vocabulary:
@@ -303,7 +285,7 @@ def _parts(
     for warning in warnings:
         _LOG.warning("%s", warning)
     named = [values.token_id(f"{name}_token_id", num_tokens) for name in ("eot", "eom")]
-    known = (i for i in vocabulary.special_ids if vocabulary.tokens[i] in _TURN_ENDS)
+    known = (i for i in vocabulary.special_ids if vocabulary.tokens[i] in TURN_ENDS)
     return TokenizerParts(
         plain=plain,
         full=full,

@@ -26,6 +26,14 @@ from kokuban.text.detokenizer import Detokenizer
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 SPIECE_SPACE = "▁"
 
+TURN_ENDS = frozenset(
+    {
+        "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+        "<|end_of_text|>", "<|eot|>", "<|return|>", "<|call|>", "<EOT>", "<｜end▁of▁sentence｜>",
+    }
+)  # fmt: skip
+"""Special tokens that end a turn in the families that we run, whatever the file calls EOS."""
+
 
 class PieceStyle(enum.Enum):
     """How the entries of a vocabulary stand for bytes."""
@@ -36,8 +44,8 @@ class PieceStyle(enum.Enum):
     SENTENCEPIECE = "sentencepiece"
     """UTF-8 text with ▁ for a space; <0xNN> is a byte."""
 
-    VERBATIM = "verbatim"
-    """UTF-8 text as it stands."""
+    WORDS = "words"
+    """Whole words, joined by spaces; ## in front of an entry joins without one."""
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -234,8 +242,11 @@ class Tokenizer:
         if piece is None:
             return b""
         style = self._parts.style
-        if token_id in self._parts.added_ids or style is PieceStyle.VERBATIM:
+        if token_id in self._parts.added_ids:
             return piece.encode("utf-8", errors="replace")
+        if style is PieceStyle.WORDS:
+            joined = piece[2:] if piece.startswith("##") else " " + piece
+            return joined.encode("utf-8", errors="replace")
         if style is PieceStyle.BYTE_LEVEL:
             if all(character in _ALPHABET for character in piece):
                 return bytes(_ALPHABET[character] for character in piece)
@@ -278,7 +289,8 @@ class Tokenizer:
     def _library_encode(engine: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
         try:
             return engine.encode(text, add_special_tokens=False)
-        except UnicodeEncodeError:
+        # TypeError is what the library says of a str that is no valid UTF-8.
+        except (UnicodeError, TypeError):
             raise RequestError(
                 "the text holds half of a surrogate pair, which is no character; "
                 "send the whole pair or U+FFFD"

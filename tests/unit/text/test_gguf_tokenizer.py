@@ -6,7 +6,7 @@ from tests.tokenizer_vectors import vectors, vocabulary
 
 from kokuban.core.errors import ModelError
 from kokuban.text.detokenizer import Detokenizer
-from kokuban.text.gguf_tokenizer import TokenType, chat_templates, from_gguf, merges_by_score
+from kokuban.text.gguf_tokenizer import TokenType, from_gguf, merges_by_score
 from kokuban.text.tokenizer import Tokenizer, byte_alphabet
 
 FAMILIES = (
@@ -223,10 +223,11 @@ def test_phi_3_strips_white_space_after_its_special_tokens() -> None:
 
 def test_end_ids_hold_every_token_that_ends_a_turn() -> None:
     tokenizer = from_gguf(
-        byte_level_metadata("gpt-2", eos_token_id=0, eot_token_id=1, eom_token_id=2)
+        byte_level_metadata("gpt-2", eos_token_id=0, eot_token_id=1, eom_token_id=2),
+        end_ids=[5],
     )
 
-    assert {0, 1, 2, 259} == tokenizer.end_ids
+    assert {0, 1, 2, 5, 259} == tokenizer.end_ids
     assert tokenizer.eos_id == 0
     assert {0, 1, 259} == tokenizer.special_ids
 
@@ -254,13 +255,3 @@ def test_user_defined_tokens_are_found_in_every_text() -> None:
     spaces = tokenizer.id_of(" " * 24)
 
     assert [spaces] == tokenizer.encode(" " * 24, add_bos=False, parse_special=False)
-
-
-def test_templates_are_found_by_name() -> None:
-    metadata = {
-        "tokenizer.chat_template": "main",
-        "tokenizer.chat_template.tool_use": "tools",
-        "tokenizer.chat_templates": ["tool_use"],
-    }
-
-    assert chat_templates(metadata) == {"default": "main", "tool_use": "tools"}
