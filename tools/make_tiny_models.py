@@ -7,9 +7,10 @@ import argparse
 from pathlib import Path
 from typing import Literal
 
-from tools.quantize import TYPE_IDS
 from tools.tiny_configs import VARIANTS, random_weights, variant_config
 from tools.tiny_formats import write_hf, write_tiny_gguf
+
+from kokuban.weights.quant_types import TensorType
 
 
 def write_tiny_model(
@@ -44,7 +45,9 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("variants", nargs="*", default=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dtype", default="f32", choices=list(TYPE_IDS))
+    parser.add_argument(
+        "--dtype", default="f32", choices=[stored.name.lower() for stored in TensorType]
+    )
     args = parser.parse_args()
     for variant in args.variants:
         forms: tuple[Literal["hf", "gguf"], ...] = ("hf", "gguf")

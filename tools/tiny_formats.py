@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tools import byte_tokenizer
-from tools.gguf_file import GgufTensor, MetadataValue, write_gguf
-from tools.quantize import TYPE_IDS, quantize, row_block
 from tools.tiny_configs import Weights
 
 from kokuban.core.model_config import ModelConfig, RopeConfig
 from kokuban.program.rope import inverse_frequencies
+from kokuban.weights.gguf_write import WriteValue, write_gguf
+from kokuban.weights.mapped import WeightTensor
+from kokuban.weights.quant_types import TensorType
+from kokuban.weights.quantize import quantize
 
 _HF_CLASSES = {
     "llama": "LlamaForCausalLM",
@@ -166,8 +168,9 @@ def hf_name(name: str, architecture: str) -> str:
 
 def write_safetensors(path: Path, tensors: Weights, dtype: str = "f32") -> Path:
     """Write one file. Source: the format's description in huggingface/safetensors."""
-    assert dtype in ("f32", "f16", "bf16"), f"safetensors hold f32, f16 or bf16, not {dtype}"
-    encoded = {name: quantize(array, dtype) for name, array in tensors.items()}
+    stored = TensorType[dtype.upper()]
+    assert not stored.quantized, f"safetensors hold f32, f16 or bf16, not {dtype}"
+    encoded = {name: quantize(array, stored).tobytes() for name, array in tensors.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, raw in encoded.items():
@@ -188,19 +191,21 @@ def write_safetensors(path: Path, tensors: Weights, dtype: str = "f32") -> Path:
 def write_tiny_gguf(
     path: Path, config: ModelConfig, weights: Weights, *, quant: str = "f32"
 ) -> Path:
-    """Write a GGUF file whose matrices are stored as `quant`; norms and biases stay float32.
+    """Write a GGUF file whose matrices are stored as `quant`, such as q4_k; vectors stay float32.
 
     Rows of q and k are interleaved for the llama architecture, as its readers expect. A matrix
     whose rows are no whole blocks of the type is stored as f32.
     """
-    tensors = {}
+    matrix_type = TensorType[quant.upper()]
+    tensors = []
     for name, array in gguf_weights(config, weights).items():
-        is_matrix = array.ndim == 2 and array.shape[1] % row_block(quant) == 0
-        stored = quant if is_matrix else "f32"
-        tensors[name] = GgufTensor(TYPE_IDS[stored], array.shape, quantize(array, stored))
+        fits = array.ndim == 2 and array.shape[1] % matrix_type.block_elements == 0
+        stored = matrix_type if fits else TensorType.F32
+        tensors.append(WeightTensor(name, stored, array.shape, quantize(array, stored)))
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = gguf_metadata(config) | byte_tokenizer.gguf_metadata(config.vocab_size)
-    return write_gguf(path, metadata, tensors)
+    write_gguf(path, metadata, tensors)
+    return path
 
 
 def gguf_weights(config: ModelConfig, weights: Weights) -> Weights:
@@ -229,10 +234,10 @@ def interleave(rows: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def gguf_metadata(cfg: ModelConfig) -> dict[str, MetadataValue]:
+def gguf_metadata(cfg: ModelConfig) -> dict[str, WriteValue]:
     """All keys but the tokenizer's."""
     arch = cfg.architecture
-    keys: dict[str, MetadataValue] = {
+    keys: dict[str, WriteValue] = {
         "block_count": cfg.num_layers,
         "context_length": cfg.max_positions,
         "embedding_length": cfg.hidden_size,
@@ -257,7 +262,7 @@ def gguf_metadata(cfg: ModelConfig) -> dict[str, MetadataValue]:
         keys["rope.scaling.original_context_length"] = cfg.rope.original_max_positions
     if cfg.rope.scaling == "longrope":
         keys["rope.scaling.attn_factor"] = inverse_frequencies(cfg.rope, cfg.max_positions)[1]
-    general: dict[str, MetadataValue] = {
+    general: dict[str, WriteValue] = {
         "general.architecture": arch,
         "general.name": cfg.name,
         "general.alignment": 32,

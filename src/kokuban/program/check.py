@@ -1,6 +1,6 @@
 """Do the sizes of a Program fit together? Asked once, before anything runs it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 
 from kokuban.core.errors import ModelError
@@ -43,34 +43,6 @@ def check_program(program: Program) -> None:
             f"{program.logits.name!r} has {program.logits.cols}"
         )
     _check_groups(program)
-
-
-def check_weight_shapes(
-    program: Program, shapes: Mapping[str, tuple[int, ...]], *, ignored: Iterable[str] = ()
-) -> None:
-    """Compare what a file holds with what the Program reads.
-
-    Args:
-        shapes: of every tensor of the file, by the Program's names; matrices as [n, k].
-        ignored: tensors of the file that need no reader.
-
-    Raises:
-        ModelError: names all missing and left-over tensors, or the first with another shape.
-    """
-    missing = sorted(program.weights.keys() - shapes.keys())
-    extra = sorted(shapes.keys() - program.weights.keys() - set(ignored))
-    problems = []
-    if missing:
-        problems.append(f"the file lacks {_some(missing)}")
-    if extra:
-        problems.append(f"nothing reads {_some(extra)}")
-    problems += [
-        f"{name} is {list(shapes[name])} where the model needs {list(spec.shape)}"
-        for name, spec in program.weights.items()
-        if name in shapes and tuple(shapes[name]) != spec.shape
-    ][:1]
-    if problems:
-        raise ModelError(f"{program.name}: {'; '.join(problems)}")
 
 
 def reads(op: Op) -> tuple[Value, ...]:
@@ -236,8 +208,3 @@ def _size(value: Value) -> str:
 
 def _root(value: Value) -> str:
     return value.name if value.parent is None else value.parent.name
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:4])
-    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"

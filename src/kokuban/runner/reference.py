@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kokuban.core.model_config import RopeConfig
+from kokuban.models.registry import build_program
 from kokuban.program.ops import (
     Add,
     Attention,
@@ -26,6 +27,8 @@ from kokuban.program.ops import (
 )
 from kokuban.program.program import Program
 from kokuban.program.rope import inverse_frequencies
+from kokuban.weights.dequant import dequantize_tensor
+from kokuban.weights.source import ModelSource, check_tensors
 
 Floats = NDArray[np.float64]
 
@@ -59,6 +62,23 @@ class ReferenceModel:
     def start(self) -> "ReferenceSequence":
         """An empty sequence, to be appended to in chunks of any size."""
         return ReferenceSequence(self.program, self._weights, self._rope)
+
+
+def load_reference(source: ModelSource) -> ReferenceModel:
+    """The model of a file, every weight dequantised to float32: four bytes a parameter.
+
+    Raises:
+        ModelError: the file does not hold what its architecture needs.
+    """
+    config = source.config
+    program = build_program(config)
+    check_tensors(source, {name: spec.shape for name, spec in program.weights.items()})
+    weights = {}
+    for name in program.weights:
+        weights[name] = dequantize_tensor(source.tensor(name))
+        if name.endswith("norm.weight"):
+            weights[name] = weights[name] + np.float32(config.norm_weight_offset)
+    return ReferenceModel(program, weights, max_positions=config.max_positions)
 
 
 class ReferenceSequence:
