@@ -31,3 +31,8 @@ def log_level() -> str:
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise ConfigError(f"KOKUBAN_LOG={level} is none of DEBUG, INFO, WARNING, ERROR")
     return level
+
+
+def for_child(**changes: str) -> dict[str, str]:
+    """This process's environment for a child process, with some variables set."""
+    return {**os.environ, **changes}
