@@ -126,7 +126,7 @@ class EngineThread:
                 self._deliver(core.step())
                 self._stats = core.stats()
             self._end("the engine was shut down before this request ended")
-        except Exception as error:  # noqa: BLE001 - a bug ends the engine loudly, not silently
+        except Exception as error:
             self._failure = error
             logger.exception("the engine stopped after an internal error")
             self._end(f"the engine stopped after an internal error: {error}")

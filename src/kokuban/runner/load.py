@@ -1,4 +1,4 @@
-"""From a model's tensors to what the native program reads: packed matrices, vectors, embedding rows.
+"""From a model's tensors to what the native program reads: matrices, vectors, embedding rows.
 
 Matrices are packed one after another and their pages of the file given back at once, so that the
 memory at the peak is the packed weights and one tensor. Embedding rows stay in the mapped file.
@@ -15,10 +15,10 @@ from kokuban.core.errors import ModelError
 from kokuban.core.model_config import ModelConfig
 from kokuban.kernels.linear import PackedWeight, pack_matrix
 from kokuban.program.program import Program, WeightSpec
-from kokuban.weights.dequant import dequantize
+from kokuban.weights.dequant import dequantize_tensor
 from kokuban.weights.mapped import WeightTensor
 from kokuban.weights.quant_types import TensorType
-from kokuban.weights.requantize import quantize_tensor
+from kokuban.weights.quantize import quantize_tensor
 from kokuban.weights.source import ModelSource, check_tensors
 
 Progress = Callable[[int, int], None]
@@ -64,7 +64,7 @@ def load_weights(
 
     Args:
         pool: the native threads that pack.
-        quantize: "int8" or "int4" turn 16- and 32-bit matrices into Q8_0 or Q4_1; "none" keeps them.
+        quantize: "int8" or "int4" turn 16- and 32-bit matrices into Q8_0 or Q4_1.
 
     Raises:
         ModelError: tensors are missing, left over, of a wrong shape, or cannot be packed.
@@ -108,7 +108,7 @@ def _packed(tensor: WeightTensor, spec: WeightSpec, pool: Any, quantize: str) ->
 
 
 def _vector(tensor: WeightTensor, config: ModelConfig) -> NDArray[np.float32]:
-    values = dequantize(tensor).reshape(-1).astype(np.float32)
+    values = dequantize_tensor(tensor).reshape(-1).astype(np.float32)
     if tensor.name.endswith("norm.weight"):
         values = values + np.float32(config.norm_weight_offset)
     return np.ascontiguousarray(values)

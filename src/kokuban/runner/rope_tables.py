@@ -20,9 +20,7 @@ class RopeTable:
         self._frequencies = np.array(frequencies, np.float64)
         self._factor = factor
         self._filled = 0
-        self.array: NDArray[np.float32] = np.empty(
-            (max_positions, 2, len(frequencies)), np.float32
-        )
+        self.array: NDArray[np.float32] = np.empty((max_positions, 2, len(frequencies)), np.float32)
 
     def fill(self, num_positions: int) -> None:
         """Make entries below `num_positions` ready."""
