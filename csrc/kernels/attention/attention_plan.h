@@ -20,7 +20,8 @@ class AttentionPlan {
     int64_t partial_floats() const { return partial_floats_; }
 
    private:
-    void add_request(const AttentionBatch& batch, int32_t request, int64_t item_cost);
+    void add_request(const AttentionBatch& batch, int32_t request);
+    void cut_long_items(int threads);
 
     std::vector<AttentionItem> items_;
     std::vector<AttentionMerge> merges_;
