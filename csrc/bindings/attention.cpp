@@ -1,7 +1,114 @@
+#include <vector>
+
 #include "bindings/bindings.h"
+#include "bindings/matrices.h"
+#include "common/thread_pool.h"
+#include "kernels/attention/attention_plan.h"
+#include "kernels/kv_write/kv_write.h"
 
 namespace kokuban {
+namespace {
 
-void bind_attention(nb::module_&) {}
+using Pool = Array<uint8_t, 2>;
+using Ints = Array<const int32_t, 1>;
+using Tables = Array<const int32_t, 2>;
+
+// block_size, num_kv_heads, head_dim, layers_per_group, dtype
+using LayoutNumbers = Array<const int64_t, 1>;
+
+KvLayout layout_of(const LayoutNumbers& numbers) {
+    const int64_t* n = numbers.data();
+    return make_kv_layout(n[0], n[1], n[2], n[3], static_cast<KvDtype>(n[4]));
+}
+
+nb::dict layout_bytes(const LayoutNumbers& numbers) {
+    const KvLayout layout = layout_of(numbers);
+    nb::dict sizes;
+    sizes["tile"] = layout.tile_bytes;
+    sizes["head"] = layout.head_bytes;
+    sizes["side"] = layout.side_bytes;
+    sizes["layer"] = layout.layer_bytes;
+    sizes["block"] = layout.block_bytes;
+    return sizes;
+}
+
+void write_kv(const LayoutNumbers& numbers, const Pool& pool, int64_t layer, const InMatrix& k,
+              const InMatrix& v, const Array<const int64_t, 1>& slots, int64_t begin, int64_t end, int cap) {
+    kv_write_kernels(capped_isa(cap))
+        .kv_write(layout_of(numbers), pool.data(), layer, matrix(k), matrix(v), slots.data(), begin, end);
+}
+
+AttentionBatch batch_of(const Ints& query_start, const Ints& context_lens, const Tables& tables) {
+    return {
+        .num_requests = static_cast<int64_t>(context_lens.shape(0)),
+        .query_start = query_start.data(),
+        .context_lens = context_lens.data(),
+        .block_tables = tables.data(),
+        .table_stride = static_cast<int64_t>(tables.shape(1)),
+    };
+}
+
+// Everything of a step for one layer: plan, scratch, items, merges.
+void attend(const LayoutNumbers& numbers, const Pool& pool, int64_t layer, const InMatrix& q,
+            const Ints& query_start, const Ints& context_lens, const Tables& tables, const OutMatrix& out,
+            int64_t num_query_heads, float scale, float softcap, int64_t window, int plan_threads,
+            ThreadPool* threads, int cap) {
+    AttentionArgs args{
+        .layout = layout_of(numbers),
+        .pool = pool.data(),
+        .layer = layer,
+        .batch = batch_of(query_start, context_lens, tables),
+        .q = matrix(q),
+        .out = matrix(out),
+        .num_query_heads = num_query_heads,
+        .scale = scale,
+        .softcap = softcap,
+        .window = window,
+        .partials = nullptr,
+    };
+    AttentionPlan plan;
+    plan.build(args.batch, args.layout, num_query_heads, window, plan_threads);
+    std::vector<float> partials(static_cast<size_t>(plan.partial_floats()));
+    args.partials = partials.data();
+    const auto floats = static_cast<size_t>(attention_scratch_floats(args.layout, num_query_heads));
+    std::vector<float> scratch(floats * static_cast<size_t>(threads ? threads->threads() : 1));
+    const AttentionKernels& kernels = attention_kernels(capped_isa(cap));
+
+    const auto mine = [&](int worker) { return scratch.data() + floats * static_cast<size_t>(worker); };
+    auto item = [&](int64_t i, int worker) { kernels.attend(args, plan.items()[i], mine(worker)); };
+    auto merge = [&](int64_t i, int worker) { kernels.merge(args, plan.merges()[i], mine(worker)); };
+    const auto run = [&](size_t count, auto& job) {
+        if (threads) return threads->run(static_cast<int64_t>(count), job);
+        for (size_t i = 0; i < count; ++i) job(static_cast<int64_t>(i), 0);
+    };
+    run(plan.items().size(), item);
+    run(plan.merges().size(), merge);
+}
+
+nb::list attention_items(const LayoutNumbers& numbers, const Ints& query_start, const Ints& context_lens,
+                         int64_t num_query_heads, int64_t window, int threads) {
+    const AttentionBatch batch{static_cast<int64_t>(context_lens.shape(0)), query_start.data(),
+                               context_lens.data(), nullptr, 0};
+    AttentionPlan plan;
+    plan.build(batch, layout_of(numbers), num_query_heads, window, threads);
+    nb::list items;
+    for (const AttentionItem& item : plan.items()) {
+        items.append(nb::make_tuple(item.request, item.kv_head, item.token, item.num_tokens,
+                                    item.first_split, item.end_split, item.partial >= 0));
+    }
+    return items;
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& module) {
+    using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+    module.def("kv_layout_bytes", &layout_bytes);
+    module.def("kv_write", &write_kv, Unlocked());
+    module.def("attention", &attend, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+               nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+               nb::arg().none(), nb::arg(), Unlocked());
+    module.def("attention_items", &attention_items);
+}
 
 }  // namespace kokuban

@@ -77,6 +77,11 @@ template <int kBits>
 KOKUBAN_INLINE I32 i_shr(I32 x) { return {_mm256_srli_epi32(x.a, kBits), _mm256_srli_epi32(x.b, kBits)}; }
 KOKUBAN_INLINE I32 i_and(I32 x, I32 y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 KOKUBAN_INLINE I32 i_or(I32 x, I32 y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+KOKUBAN_INLINE I32 i_where_nan(F32 x, I32 a, I32 b) {
+    const __m256 low = _mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q), high = _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q);
+    return {_mm256_blendv_epi8(b.a, a.a, _mm256_castps_si256(low)),
+            _mm256_blendv_epi8(b.b, a.b, _mm256_castps_si256(high))};
+}
 KOKUBAN_INLINE I32 i_load_u8(const uint8_t* p) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return {_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
@@ -110,6 +115,27 @@ KOKUBAN_INLINE void f_store_f16(uint16_t* p, F32 x) {
     constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, kNearest));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.b, kNearest));
+}
+
+// The even (0x88) or odd (0xdd) ones of sixteen floats.
+template <int kWhich>
+KOKUBAN_INLINE __m256 every_other(__m256 low, __m256 high) {
+    const __m256d mixed = _mm256_castps_pd(_mm256_shuffle_ps(low, high, kWhich));
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(mixed, 0xd8));
+}
+KOKUBAN_INLINE void f_load_pairs(const float* p, F32* first, F32* second) {
+    const F32 low = f_load(p), high = f_load(p + 16);
+    *first = {every_other<0x88>(low.a, low.b), every_other<0x88>(high.a, high.b)};
+    *second = {every_other<0xdd>(low.a, low.b), every_other<0xdd>(high.a, high.b)};
+}
+KOKUBAN_INLINE void store_eight_pairs(float* p, __m256 first, __m256 second) {
+    const __m256 low = _mm256_unpacklo_ps(first, second), high = _mm256_unpackhi_ps(first, second);
+    _mm256_storeu_ps(p, _mm256_permute2f128_ps(low, high, 0x20));
+    _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
+}
+KOKUBAN_INLINE void f_store_pairs(float* p, F32 first, F32 second) {
+    store_eight_pairs(p, first.a, second.a);
+    store_eight_pairs(p + 16, first.b, second.b);
 }
 
 KOKUBAN_INLINE float f_reduce_add(F32 x) {

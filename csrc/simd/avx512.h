@@ -59,6 +59,9 @@ template <int kBits>
 KOKUBAN_INLINE I32 i_shr(I32 x) { return {_mm512_srli_epi32(x.v, kBits)}; }
 KOKUBAN_INLINE I32 i_and(I32 x, I32 y) { return {_mm512_and_si512(x.v, y.v)}; }
 KOKUBAN_INLINE I32 i_or(I32 x, I32 y) { return {_mm512_or_si512(x.v, y.v)}; }
+KOKUBAN_INLINE I32 i_where_nan(F32 x, I32 a, I32 b) {
+    return {_mm512_mask_mov_epi32(b.v, _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q), a.v)};
+}
 KOKUBAN_INLINE I32 i_load_u8(const uint8_t* p) {
     return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
@@ -83,6 +86,19 @@ KOKUBAN_INLINE F32 f_load_f16(const uint16_t* p) {
 KOKUBAN_INLINE void f_store_f16(uint16_t* p, F32 x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+KOKUBAN_INLINE void f_load_pairs(const float* p, F32* first, F32* second) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512 low = _mm512_loadu_ps(p), high = _mm512_loadu_ps(p + 16);
+    *first = {_mm512_permutex2var_ps(low, even, high)};
+    *second = {_mm512_permutex2var_ps(low, _mm512_or_si512(even, _mm512_set1_epi32(1)), high)};
+}
+KOKUBAN_INLINE void f_store_pairs(float* p, F32 first, F32 second) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    _mm512_storeu_ps(p, _mm512_permutex2var_ps(first.v, low, second.v));
+    _mm512_storeu_ps(p + 16, _mm512_permutex2var_ps(first.v, high, second.v));
 }
 
 KOKUBAN_INLINE float f_reduce_add(F32 x) {

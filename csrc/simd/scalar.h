@@ -74,6 +74,8 @@ template <int kBits>
 KOKUBAN_INLINE I32 i_shr(I32 a) { KOKUBAN_EACH a.v[i] = static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) >> kBits); return a; }
 KOKUBAN_INLINE I32 i_and(I32 a, I32 b) { KOKUBAN_EACH a.v[i] &= b.v[i]; return a; }
 KOKUBAN_INLINE I32 i_or(I32 a, I32 b) { KOKUBAN_EACH a.v[i] |= b.v[i]; return a; }
+// Lanes of a where x is NaN, of b elsewhere.
+KOKUBAN_INLINE I32 i_where_nan(F32 x, I32 a, I32 b) { KOKUBAN_EACH b.v[i] = x.v[i] != x.v[i] ? a.v[i] : b.v[i]; return b; }
 // Sixteen bytes or 16-bit words, widened.
 KOKUBAN_INLINE I32 i_load_u8(const uint8_t* p) { I32 r; KOKUBAN_EACH r.v[i] = p[i]; return r; }
 KOKUBAN_INLINE I32 i_load_i8(const int8_t* p) { I32 r; KOKUBAN_EACH r.v[i] = p[i]; return r; }
@@ -119,6 +121,10 @@ KOKUBAN_INLINE uint16_t float_to_half(float f) {
 }
 KOKUBAN_INLINE F32 f_load_f16(const uint16_t* p) { F32 r; KOKUBAN_EACH r.v[i] = half_to_float(p[i]); return r; }
 KOKUBAN_INLINE void f_store_f16(uint16_t* p, F32 a) { KOKUBAN_EACH p[i] = float_to_half(a.v[i]); }
+
+// Sixteen pairs taken apart: 32 floats, of which `first` gets the even and `second` the odd ones.
+KOKUBAN_INLINE void f_load_pairs(const float* p, F32* first, F32* second) { KOKUBAN_EACH { first->v[i] = p[2 * i]; second->v[i] = p[2 * i + 1]; } }
+KOKUBAN_INLINE void f_store_pairs(float* p, F32 first, F32 second) { KOKUBAN_EACH { p[2 * i] = first.v[i]; p[2 * i + 1] = second.v[i]; } }
 
 // One fixed tree: lane i with i + 8, then i + 4, i + 2, i + 1.
 KOKUBAN_INLINE float f_reduce_add(F32 a) {

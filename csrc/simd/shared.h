@@ -12,12 +12,11 @@ KOKUBAN_INLINE float bfloat16_to_float(uint16_t h) {
 
 KOKUBAN_INLINE F32 f_load_bf16(const uint16_t* p) { return f_from_bits(i_shl<16>(i_load_u16(p))); }
 
-// Rounds to nearest even. A NaN stays one only if its upper mantissa bits say so; callers store
-// finite values, and a NaN that becomes infinite still fails its request.
+// The 16 bits in the lower half of each lane: rounded to nearest even; NaN gives 0x7fc0.
 KOKUBAN_INLINE I32 i_bf16_from_f(F32 a) {
     const I32 bits = i_from_bits(a);
     const I32 odd = i_and(i_shr<16>(bits), i_set1(1));
-    return i_shr<16>(i_add(i_add(bits, i_set1(0x7fff)), odd));
+    return i_where_nan(a, i_set1(0x7fc0), i_shr<16>(i_add(i_add(bits, i_set1(0x7fff)), odd)));
 }
 KOKUBAN_INLINE void f_store_bf16(uint16_t* p, F32 a) { i_store_u16(p, i_bf16_from_f(a)); }
 

@@ -1,0 +1,97 @@
+// Paged causal attention with grouped heads, an optional sliding window and an optional soft-cap.
+//
+// The query row at position p of a request sees the keys j of that request with
+// max(0, p + 1 - window) <= j <= p. Query head h reads KV head h / (Hq / Hkv).
+//
+//   score(j)  s_j = scale * sum_d q_d k_jd; with a soft-cap s_j = cap * tanh(s_j / cap)
+//   out_d     sum_j e^{s_j} v_jd / sum_j e^{s_j} over the visible j
+//
+// What is computed, in which order, for one row and head, whatever is computed beside it:
+//
+//   score   one accumulator for each key, ascending d, fused multiply-adds
+//   split   keys [256 i, 256 (i + 1)) of the sequence:
+//             m   = the largest visible score
+//             p_j = e^{s_j - m}
+//             l   = sum of p_j: sixteen accumulators, key j adds to that of j % 16, ascending; then
+//                   the tree of f_reduce_add
+//             o_d = sum of p_j v_jd: one accumulator for each d, ascending j, hidden keys skipped
+//   merge   splits in ascending order: (m, l, o) and (m', l', o') give M = max(m, m'),
+//             (M, l e^{m-M} + l' e^{m'-M}, o_d e^{m-M} + o'_d e^{m'-M}); a = product, then fused
+//   out     o_d / l
+//
+// So the result depends on neither the batch, nor how a prompt was cut into chunks, nor threads, nor
+// block size or block ids; a split may be computed anywhere. Same bits on every instruction set.
+// A score or a V that is not finite makes the rows that see it not finite, and no others.
+// Blocks that no row of the batch sees are never read: their entry may be NO_BLOCK.
+//
+// How a step runs it: `AttentionPlan::build` (attention_plan.h) once for each window; for each layer `attend` for each
+// of `items` in any order on any thread, then, when all are done, `merge` for each of `merges`.
+#pragma once
+
+#include "common/isa.h"
+#include "common/matrix.h"
+#include "kernels/kv_write/kv_layout.h"
+
+namespace kokuban {
+
+constexpr int64_t kSplit = 256;  // keys of a split
+
+// The requests of a step, as one KV group sees them.
+struct AttentionBatch {
+    int64_t num_requests;          // R
+    const int32_t* query_start;    // [R + 1]: request r owns rows query_start[r] up to query_start[r + 1]
+    const int32_t* context_lens;   // [R]: tokens, this step's included
+    const int32_t* block_tables;   // [R][table_stride]: block ids in sequence order
+    int64_t table_stride;
+};
+
+// One layer's call.
+struct AttentionArgs {
+    KvLayout layout;
+    const uint8_t* pool;
+    int64_t layer;  // in its group
+    AttentionBatch batch;
+    ConstMatrix q;  // [T, Hq * D]
+    Matrix out;     // [T, Hq * D]; must not overlap q
+    int64_t num_query_heads;
+    float scale;
+    float softcap;    // 0: none
+    int64_t window;   // 0: none
+    float* partials;  // AttentionPlan::partial_floats() floats; may be null when that is 0
+};
+
+// All query heads of one KV head, for some tokens of a request and some splits of its keys.
+struct AttentionItem {
+    int32_t request;
+    int32_t kv_head;
+    int32_t token;        // first, counted from the request's first row
+    int32_t num_tokens;
+    int32_t first_split;  // of the sequence
+    int32_t end_split;
+    int64_t partial;      // index of its first float in `partials`; -1: it writes `out`
+};
+
+// Puts together the splits of one item that was cut: rows of one token and KV head.
+struct AttentionMerge {
+    int32_t request;
+    int32_t kv_head;
+    int32_t token;
+    int32_t num_tokens;
+    int32_t num_splits;
+    int64_t partial;
+};
+
+struct AttentionKernels {
+    // scratch: attention_scratch_floats(…) floats of the calling thread's own.
+    void (*attend)(const AttentionArgs& args, const AttentionItem& item, float* scratch);
+    void (*merge)(const AttentionArgs& args, const AttentionMerge& item, float* scratch);
+};
+
+extern const AttentionKernels attention_scalar, attention_avx2, attention_avx512;
+
+const AttentionKernels& attention_kernels(Isa isa);
+
+// Floats of scratch that `attend` and `merge` need.
+int64_t attention_scratch_floats(const KvLayout& layout, int64_t num_query_heads);
+
+}  // namespace kokuban

@@ -1,0 +1,467 @@
+// Attention over sixteen lanes. Included after one of simd/*.h; KOKUBAN_VARIANT is the name of the
+// table to define, KOKUBAN_ROWS how many query rows (a row and head) share one register block.
+//
+// An item is a block of rows against some splits of keys. For each split: all rows' scores tile by
+// tile (score_split), each row's softmax (soften), then the weighted sum of V (weigh_split). A block
+// of rows shares the loads and conversions of K and V, never an accumulator.
+#include "kernels/attention/attention.h"
+
+namespace {
+
+using kokuban::AttentionArgs;
+using kokuban::AttentionItem;
+using kokuban::AttentionMerge;
+using kokuban::ConstMatrix;
+using kokuban::KvDtype;
+using kokuban::Matrix;
+
+constexpr int kSplit = static_cast<int>(kokuban::kSplit);
+constexpr int kSplitTiles = kSplit / kLanes;
+constexpr int kPiece = 4;  // tiles of V converted at a time: 64 tokens stay in the first two cache levels
+constexpr int kRows = KOKUBAN_ROWS;
+
+struct Bf16 {
+    using Element = uint16_t;
+    static constexpr int kPair = 2;
+    KOKUBAN_INLINE F32 load(const Element* p) { return f_load_bf16(p); }
+};
+struct Fp16 {
+    using Element = uint16_t;
+    static constexpr int kPair = 1;
+    KOKUBAN_INLINE F32 load(const Element* p) { return f_load_f16(p); }
+};
+struct Fp32 {
+    using Element = float;
+    static constexpr int kPair = 1;
+    KOKUBAN_INLINE F32 load(const Element* p) { return f_load(p); }
+};
+
+// The first n elements, without reading those after them; the other lanes are 0.
+template <typename Dtype>
+KOKUBAN_INLINE F32 load_first(const typename Dtype::Element* p, int n) {
+    typename Dtype::Element some[kLanes] = {};
+    memcpy(some, p, static_cast<size_t>(n) * sizeof some[0]);
+    return Dtype::load(some);
+}
+
+KOKUBAN_INLINE int64_t padded(int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
+
+// What is known of a row after some splits: o[padded(D)], m, l, padding. l = 0: it saw no key.
+KOKUBAN_INLINE int64_t state_floats(int64_t head_dim) { return padded(head_dim) + kLanes; }
+
+// Keys [begin, end) that a row sees, inside one split.
+struct Range {
+    int begin, end;
+    bool empty() const { return begin >= end; }
+};
+
+KOKUBAN_INLINE int clamp_to_split(int64_t key) {
+    return key < 0 ? 0 : key > kSplit ? kSplit : static_cast<int>(key);
+}
+
+// The rows of an item: row i is query head i % group of its KV head, token i / group.
+struct Rows {
+    const float* q;
+    int64_t q_stride, head_dim, group, window;
+    int64_t position;  // of the item's first token
+    int count;
+
+    const float* query(int row) const { return q + row / group * q_stride + row % group * head_dim; }
+    Range visible(int row, int64_t base) const {
+        const int64_t end = position + row / group + 1;
+        const int64_t begin = window > 0 && end > window ? end - window : 0;
+        return {clamp_to_split(begin - base), clamp_to_split(end - base)};
+    }
+    // Keys that any of rows [first, last] sees: the ranges move up with the rows.
+    Range visible(int first, int last, int64_t base) const {
+        return {visible(first, base).begin, visible(last, base).end};
+    }
+};
+
+// Where the tiles of one split lie.
+template <typename Element>
+struct Tiles {
+    const Element* k[kSplitTiles];
+    const Element* v[kSplitTiles];
+};
+
+// Calls f with the number of rows as a compile-time constant.
+template <int kCount>
+struct Count {
+    static constexpr int value = kCount;
+};
+template <int kMax, typename Function>
+KOKUBAN_INLINE void with_count(int count, Function f) {
+    if constexpr (kMax > 1) {
+        if (count < kMax) return with_count<kMax - 1>(count, f);
+    }
+    f(Count<kMax>{});
+}
+
+// The largest power of two of accumulators that `rows` rows leave room for.
+constexpr int accumulators_for(int rows) {
+    int n = 1;
+    while (2 * n * rows <= kRows) n *= 2;
+    return n;
+}
+
+// Splits `rows` into blocks of at most kRows rows, as even as can be: f(first, count).
+template <typename Function>
+KOKUBAN_INLINE void each_row_block(int rows, Function f) {
+    const int blocks = (rows + kRows - 1) / kRows;
+    for (int block = 0, first = 0; block < blocks; ++block) {
+        const int count = (rows - first + blocks - block - 1) / (blocks - block);
+        f(first, count);
+        first += count;
+    }
+}
+
+// scores[row][16 tile + lane] = q_row · k_lane for kCount rows and kTiles tiles.
+template <typename Dtype, int kCount, int kTiles>
+KOKUBAN_INLINE void dot_block(const float* const* q, const typename Dtype::Element* const* k,
+                              int64_t head_dim, float* scores) {
+    F32 sums[kCount][kTiles];
+    for (int row = 0; row < kCount; ++row)
+        for (int tile = 0; tile < kTiles; ++tile) sums[row][tile] = f_zero();
+    for (int64_t d = 0; d < head_dim; d += Dtype::kPair) {
+        for (int tile = 0; tile < kTiles; ++tile) {
+            if constexpr (Dtype::kPair == 1) {
+                const F32 keys = Dtype::load(k[tile] + d * kLanes);
+                for (int row = 0; row < kCount; ++row)
+                    sums[row][tile] = f_fma(f_set1(q[row][d]), keys, sums[row][tile]);
+            } else {
+                const I32 pairs = i_load(reinterpret_cast<const int32_t*>(k[tile] + d * kLanes));
+                const F32 first = f_bf16_first(pairs);
+                for (int row = 0; row < kCount; ++row)
+                    sums[row][tile] = f_fma(f_set1(q[row][d]), first, sums[row][tile]);
+                const F32 second = f_bf16_second(pairs);
+                for (int row = 0; row < kCount; ++row)
+                    sums[row][tile] = f_fma(f_set1(q[row][d + 1]), second, sums[row][tile]);
+            }
+        }
+    }
+    for (int row = 0; row < kCount; ++row)
+        for (int tile = 0; tile < kTiles; ++tile)
+            f_store(scores + row * kSplit + tile * kLanes, sums[row][tile]);
+}
+
+// Scores of rows [first, first + count) against tiles [begin, end).
+template <typename Dtype>
+KOKUBAN_INLINE void score_rows(const Rows& rows, int first, int count,
+                               const typename Dtype::Element* const* k, int begin, int end, float* scores) {
+    const float* q[kRows];
+    for (int row = 0; row < count; ++row) q[row] = rows.query(first + row);
+    float* out = scores + first * kSplit;
+    with_count<kRows>(count, [&](auto constant) __attribute__((always_inline)) {
+        constexpr int kCount = decltype(constant)::value, kTiles = accumulators_for(kCount);
+        int tile = begin;
+        for (; tile + kTiles <= end; tile += kTiles)
+            dot_block<Dtype, kCount, kTiles>(q, k + tile, rows.head_dim, out + tile * kLanes);
+        for (; tile < end; ++tile)
+            dot_block<Dtype, kCount, 1>(q, k + tile, rows.head_dim, out + tile * kLanes);
+    });
+}
+
+KOKUBAN_INLINE Range tiles_of(Range keys) {
+    return {keys.begin / kLanes, (keys.end + kLanes - 1) / kLanes};
+}
+
+// A K tile as float32, [D][16].
+template <typename Dtype>
+KOKUBAN_INLINE void convert_k(const typename Dtype::Element* k, int64_t head_dim, float* out) {
+    for (int64_t d = 0; d < head_dim; d += Dtype::kPair) {
+        if constexpr (Dtype::kPair == 1) {
+            f_store(out + d * kLanes, Dtype::load(k + d * kLanes));
+        } else {
+            const I32 pairs = i_load(reinterpret_cast<const int32_t*>(k + d * kLanes));
+            f_store(out + d * kLanes, f_bf16_first(pairs));
+            f_store(out + (d + 1) * kLanes, f_bf16_second(pairs));
+        }
+    }
+}
+
+// Scores of all rows against the keys that they see in one split. With more rows than one block a
+// tile is converted once for all of them.
+template <typename Dtype>
+void score_split(const Rows& rows, int64_t base, const typename Dtype::Element* const* k,
+                 float* converted, float* scores) {
+    if (rows.count <= kRows) {
+        const Range tiles = tiles_of(rows.visible(0, rows.count - 1, base));
+        return score_rows<Dtype>(rows, 0, rows.count, k, tiles.begin, tiles.end, scores);
+    }
+    const Range all = tiles_of(rows.visible(0, rows.count - 1, base));
+    for (int tile = all.begin; tile < all.end; ++tile) {
+        convert_k<Dtype>(k[tile], rows.head_dim, converted);
+        const float* places[kSplitTiles];
+        places[tile] = converted;
+        each_row_block(rows.count, [&](int first, int count) {
+            const Range seen = tiles_of(rows.visible(first, first + count - 1, base));
+            if (tile >= seen.begin && tile < seen.end)
+                score_rows<Fp32>(rows, first, count, places, tile, tile + 1, scores);
+        });
+    }
+}
+
+// The lanes of x whose key is in `keys`, and `other` in the rest of the tile at key `at`.
+KOKUBAN_INLINE F32 only_visible(F32 x, F32 other, Range keys, int at) {
+    if (at + kLanes > keys.end) x = f_first_n(x, other, keys.end - at);
+    if (at < keys.begin) x = f_first_n(other, x, keys.begin - at);
+    return x;
+}
+
+// Turns one row's scores into p, in place, and gives m and l. A score that is not finite makes l
+// NaN: e^-infinity and a soft-cap would hide it.
+KOKUBAN_INLINE void soften(float* scores, Range keys, float scale, float softcap, float* m, float* l) {
+    const Range tiles = tiles_of(keys);
+    const F32 scales = f_set1(scale), caps = f_set1(softcap), lowest = f_set1(-__builtin_inff());
+    F32 largest = lowest, poison = f_zero();
+    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+        const int at = tile * kLanes;
+        F32 s = f_mul(f_load(scores + at), scales);
+        poison = f_add(poison, only_visible(f_mul(s, f_zero()), f_zero(), keys, at));
+        if (softcap > 0.0f) s = f_mul(caps, f_tanh(f_div(s, caps)));
+        s = only_visible(s, lowest, keys, at);
+        largest = f_max(largest, s);
+        f_store(scores + at, s);
+    }
+    *m = f_reduce_max(largest);
+    const F32 shift = f_set1(*m);
+    F32 sums = f_zero();
+    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+        const int at = tile * kLanes;
+        const F32 p = only_visible(f_exp(f_sub(f_load(scores + at), shift)), f_zero(), keys, at);
+        sums = f_add(sums, p);
+        f_store(scores + at, p);
+    }
+    *l = f_reduce_add(sums) + f_reduce_add(poison);
+}
+
+// o[row][d + …] += sum over keys of p v for kCount rows and 16 kVectors columns from d on; with
+// lanes < 16 (kVectors = 1) only so many columns are read.
+template <typename Dtype, int kCount, int kVectors, bool kTail>
+KOKUBAN_INLINE void weigh_block(const float* p, const typename Dtype::Element* const* v, Range keys,
+                                int64_t head_dim, int64_t d, float* o, int64_t o_stride) {
+    const int lanes = kTail ? static_cast<int>(head_dim - d) : kLanes;
+    F32 sums[kCount][kVectors];
+    for (int row = 0; row < kCount; ++row)
+        for (int i = 0; i < kVectors; ++i) sums[row][i] = f_load(o + row * o_stride + d + i * kLanes);
+    for (int key = keys.begin; key < keys.end;) {
+        const int tile = key / kLanes, next = (tile + 1) * kLanes, end = next < keys.end ? next : keys.end;
+        const typename Dtype::Element* values = v[tile] + (key - tile * kLanes) * head_dim + d;
+        for (; key < end; ++key, values += head_dim) {
+            for (int i = 0; i < kVectors; ++i) {
+                const F32 x = kTail ? load_first<Dtype>(values, lanes) : Dtype::load(values + i * kLanes);
+                for (int row = 0; row < kCount; ++row)
+                    sums[row][i] = f_fma(f_set1(p[row * kSplit + key]), x, sums[row][i]);
+            }
+        }
+    }
+    for (int row = 0; row < kCount; ++row)
+        for (int i = 0; i < kVectors; ++i) f_store(o + row * o_stride + d + i * kLanes, sums[row][i]);
+}
+
+// The same for all columns: blocks of kVectors vectors, then half as many, down to the tail.
+template <typename Dtype, int kCount, int kVectors>
+KOKUBAN_INLINE void weigh_columns(const float* p, const typename Dtype::Element* const* v, Range keys,
+                                  int64_t head_dim, int64_t d, float* o, int64_t o_stride) {
+    for (; d + kVectors * kLanes <= head_dim; d += kVectors * kLanes)
+        weigh_block<Dtype, kCount, kVectors, false>(p, v, keys, head_dim, d, o, o_stride);
+    if constexpr (kVectors > 1) {
+        weigh_columns<Dtype, kCount, kVectors / 2>(p, v, keys, head_dim, d, o, o_stride);
+    } else if (d < head_dim) {
+        weigh_block<Dtype, kCount, 1, true>(p, v, keys, head_dim, d, o, o_stride);
+    }
+}
+
+template <typename Dtype>
+KOKUBAN_INLINE void weigh_rows(int count, const float* p, const typename Dtype::Element* const* v,
+                               Range keys, int64_t head_dim, float* o, int64_t o_stride) {
+    if (keys.empty()) return;
+    with_count<kRows>(count, [&](auto constant) __attribute__((always_inline)) {
+        constexpr int kCount = decltype(constant)::value;
+        weigh_columns<Dtype, kCount, accumulators_for(kCount)>(p, v, keys, head_dim, 0, o, o_stride);
+    });
+}
+
+KOKUBAN_INLINE Range cut(Range keys, Range by) {
+    return {keys.begin > by.begin ? keys.begin : by.begin, keys.end < by.end ? keys.end : by.end};
+}
+
+// Adds V of the keys of `piece` to rows [first, first + count): what all see together, what only
+// some see before and after it row by row. Each row still takes its keys in ascending order.
+template <typename Dtype>
+void weigh_piece(const Rows& rows, int first, int count, int64_t base, Range piece, const float* p,
+                 const typename Dtype::Element* const* v, float* o, int64_t o_stride) {
+    Range shared = piece;
+    for (int row = first; row < first + count; ++row) shared = cut(shared, rows.visible(row, base));
+    if (shared.empty()) shared = {piece.end, piece.end};
+    const auto each_row = [&](Range part) {
+        for (int row = first; row < first + count; ++row)
+            weigh_rows<Dtype>(1, p + row * kSplit, v, cut(rows.visible(row, base), part), rows.head_dim,
+                              o + row * o_stride, o_stride);
+    };
+    each_row({piece.begin, shared.begin});
+    weigh_rows<Dtype>(count, p + first * kSplit, v, shared, rows.head_dim, o + first * o_stride, o_stride);
+    each_row({shared.end, piece.end});
+}
+
+// Adds V of one split to all rows. With more rows than one block V is converted once for all.
+template <typename Dtype>
+void weigh_split(const Rows& rows, int64_t base, const float* p, const typename Dtype::Element* const* v,
+                 float* converted, float* o, int64_t o_stride) {
+    const Range keys = rows.visible(0, rows.count - 1, base);
+    if (rows.count <= kRows) {
+        return weigh_piece<Dtype>(rows, 0, rows.count, base, keys, p, v, o, o_stride);
+    }
+    for (int tile = keys.begin / kLanes; tile * kLanes < keys.end; tile += kPiece) {
+        const Range piece = cut(keys, {tile * kLanes, (tile + kPiece) * kLanes});
+        const float* places[kSplitTiles];
+        for (int i = tile; i * kLanes < piece.end; ++i) {
+            float* place = converted + (i - tile) * kLanes * rows.head_dim;
+            places[i] = place;
+            for (int64_t at = 0; at < kLanes * rows.head_dim; at += kLanes)
+                f_store(place + at, Dtype::load(v[i] + at));
+        }
+        each_row_block(rows.count, [&](int first, int count) {
+            weigh_piece<Fp32>(rows, first, count, base, piece, p, places, o, o_stride);
+        });
+    }
+}
+
+// Joins what is known of a row with what the next split gives; either may have seen no key.
+KOKUBAN_INLINE void join(float* state, const float* next, int64_t head_dim) {
+    const int64_t columns = padded(head_dim);
+    const float m = state[columns], l = state[columns + 1];
+    const float next_m = next[columns], next_l = next[columns + 1];
+    if (next_l == 0.0f) return;
+    if (l == 0.0f) {
+        memcpy(state, next, static_cast<size_t>(columns + 2) * sizeof(float));
+        return;
+    }
+    const float largest = m > next_m ? m : next_m;
+    const F32 a = f_exp(f_set1(m - largest)), b = f_exp(f_set1(next_m - largest));
+    for (int64_t d = 0; d < columns; d += kLanes)
+        f_store(state + d, f_fma(f_load(next + d), b, f_mul(f_load(state + d), a)));
+    float sums[kLanes];
+    f_store(sums, f_fma(f_set1(next_l), b, f_mul(f_set1(l), a)));
+    state[columns] = largest;
+    state[columns + 1] = sums[0];
+}
+
+KOKUBAN_INLINE void write_out(const float* state, int64_t head_dim, float* out) {
+    const F32 l = f_set1(state[padded(head_dim) + 1]);
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+        const F32 o = f_div(f_load(state + d), l);
+        if (head_dim - d >= kLanes) {
+            f_store(out + d, o);
+        } else {
+            f_store_n(out + d, o, static_cast<int>(head_dim - d));
+        }
+    }
+}
+
+// Looks up the tiles of one split that hold keys [begin, end) of it.
+template <typename Element>
+KOKUBAN_INLINE Tiles<Element> find_tiles(const AttentionArgs& args, int64_t request, int64_t head,
+                                         int64_t base, Range keys) {
+    const auto& layout = args.layout;
+    const int32_t* table = args.batch.block_tables + request * args.batch.table_stride;
+    const int64_t fixed = args.layer * layout.layer_bytes + head * layout.head_bytes;
+    Tiles<Element> found;
+    for (int tile = keys.begin / kLanes; tile * kLanes < keys.end; ++tile) {
+        const int64_t token = base + tile * kLanes;
+        const int64_t in_block = token % layout.block_size / kLanes * layout.tile_bytes;
+        const uint8_t* place = args.pool + table[token / layout.block_size] * layout.block_bytes + fixed + in_block;
+        found.k[tile] = reinterpret_cast<const Element*>(place);
+        found.v[tile] = reinterpret_cast<const Element*>(place + layout.side_bytes);
+    }
+    return found;
+}
+
+KOKUBAN_INLINE Rows rows_of(const AttentionArgs& args, const AttentionItem& item) {
+    const auto& batch = args.batch;
+    const int64_t first = batch.query_start[item.request], tokens = batch.query_start[item.request + 1] - first;
+    const int64_t group = args.num_query_heads / args.layout.num_kv_heads, head_dim = args.layout.head_dim;
+    return {
+        .q = args.q.data + (first + item.token) * args.q.stride + item.kv_head * group * head_dim,
+        .q_stride = args.q.stride,
+        .head_dim = head_dim,
+        .group = group,
+        .window = args.window,
+        .position = batch.context_lens[item.request] - tokens + item.token,
+        .count = static_cast<int>(item.num_tokens * group),
+    };
+}
+
+// One split for all rows of an item: fills the states.
+template <typename Dtype>
+void attend_split(const AttentionArgs& args, const AttentionItem& item, const Rows& rows, int64_t base,
+                  float* scratch, float* states) {
+    const int64_t stride = state_floats(rows.head_dim), columns = padded(rows.head_dim);
+    float* scores = scratch;
+    float* converted = scores + rows.count * kSplit;
+    const auto tiles = find_tiles<typename Dtype::Element>(args, item.request, item.kv_head, base,
+                                                           rows.visible(0, rows.count - 1, base));
+    score_split<Dtype>(rows, base, tiles.k, converted, scores);
+    for (int row = 0; row < rows.count; ++row) {
+        float* state = states + row * stride;
+        memset(state, 0, static_cast<size_t>(stride) * sizeof(float));
+        const Range keys = rows.visible(row, base);
+        if (keys.empty()) continue;
+        soften(scores + row * kSplit, keys, args.scale, args.softcap, state + columns, state + columns + 1);
+    }
+    weigh_split<Dtype>(rows, base, scores, tiles.v, converted, states, stride);
+}
+
+KOKUBAN_INLINE float* out_row(const AttentionArgs& args, int64_t request, int64_t kv_head, int64_t token,
+                              int64_t row) {
+    const int64_t group = args.num_query_heads / args.layout.num_kv_heads;
+    const int64_t t = args.batch.query_start[request] + token + row / group;
+    return args.out.data + t * args.out.stride + (kv_head * group + row % group) * args.layout.head_dim;
+}
+
+template <typename Dtype>
+void attend_item(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
+    const Rows rows = rows_of(args, item);
+    const int64_t stride = state_floats(rows.head_dim), all = rows.count * stride;
+    float* known = scratch;
+    float* next = known + all;
+    float* rest = next + all;
+    memset(known, 0, static_cast<size_t>(all) * sizeof(float));
+    for (int split = item.first_split; split < item.end_split; ++split) {
+        const int64_t base = static_cast<int64_t>(split) * kSplit;
+        float* states = item.partial < 0 ? next : args.partials + item.partial + (split - item.first_split) * all;
+        attend_split<Dtype>(args, item, rows, base, rest, states);
+        if (item.partial >= 0) continue;
+        for (int row = 0; row < rows.count; ++row)
+            join(known + row * stride, next + row * stride, rows.head_dim);
+    }
+    if (item.partial >= 0) return;
+    for (int row = 0; row < rows.count; ++row)
+        write_out(known + row * stride, rows.head_dim,
+                  out_row(args, item.request, item.kv_head, item.token, row));
+}
+
+void attend(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
+    switch (args.layout.dtype) {
+        case KvDtype::kBf16: return attend_item<Bf16>(args, item, scratch);
+        case KvDtype::kFp16: return attend_item<Fp16>(args, item, scratch);
+        case KvDtype::kFp32: return attend_item<Fp32>(args, item, scratch);
+    }
+}
+
+void merge(const AttentionArgs& args, const AttentionMerge& item, float* scratch) {
+    const int64_t head_dim = args.layout.head_dim, stride = state_floats(head_dim);
+    const int64_t rows = item.num_tokens * (args.num_query_heads / args.layout.num_kv_heads);
+    for (int64_t row = 0; row < rows; ++row) {
+        const float* partial = args.partials + item.partial + row * stride;
+        memset(scratch, 0, static_cast<size_t>(stride) * sizeof(float));
+        for (int split = 0; split < item.num_splits; ++split)
+            join(scratch, partial + split * rows * stride, head_dim);
+        write_out(scratch, head_dim, out_row(args, item.request, item.kv_head, item.token, row));
+    }
+}
+
+}  // namespace
+
+const kokuban::AttentionKernels kokuban::KOKUBAN_VARIANT{attend, merge};

@@ -1,0 +1,39 @@
+// Where a token's K and V lie in the pool. kokuban.kvcache.layout.KvLayout has the same numbers,
+// the inverse, and the picture.
+//
+//   pool            [block][layer of the group][K, V][kv head][head_bytes]
+//   K of one head   [S / 16 tiles][D / pair][16 tokens][pair]: sixteen tokens are sixteen lanes
+//   V of one head   [S][D]
+//
+// A block of any group is `layers_per_group` layers deep, so one pool serves all groups.
+#pragma once
+
+#include <stdint.h>
+
+namespace kokuban {
+
+constexpr int64_t kKvTile = 16;  // tokens in a K tile
+constexpr int32_t kNoBlock = -1;
+
+// The values are those of kokuban.core.config.KV_DTYPES by index.
+enum class KvDtype : int { kBf16 = 0, kFp16 = 1, kFp32 = 2 };
+
+struct KvLayout {
+    int64_t block_size;  // S: a multiple of kKvTile
+    int64_t num_kv_heads;
+    int64_t head_dim;  // D: a multiple of 8
+    int64_t layers_per_group;
+    KvDtype dtype;
+    int64_t element_bytes;
+    int64_t pair;         // elements of one token that lie together in a K tile: 2 for bf16, else 1
+    int64_t tile_bytes;   // sixteen tokens of one head, K or V alike
+    int64_t head_bytes;   // one head of a block, K or V alike
+    int64_t side_bytes;   // all heads: from K to V
+    int64_t layer_bytes;  // K and V: from a layer to the next
+    int64_t block_bytes;
+};
+
+KvLayout make_kv_layout(int64_t block_size, int64_t num_kv_heads, int64_t head_dim,
+                        int64_t layers_per_group, KvDtype dtype);
+
+}  // namespace kokuban

@@ -1,0 +1,26 @@
+// Stores K and V of tokens in the pool, each at its slot, in the layout of kv_layout.h.
+//
+//   k, v    rows [begin, end) of num_kv_heads * head_dim columns: head h in columns h * D up to (h + 1) * D
+//   slots   [rows] int64: block id * S + offset in the block. No two rows have the same slot.
+//   layer   index of the layer in its group
+//
+// Values are rounded to the KV dtype, to nearest even; what is too large becomes infinite, NaN stays
+// NaN. A token writes its own elements and nothing else, so rows can be split over threads anyhow.
+#pragma once
+
+#include "common/isa.h"
+#include "common/matrix.h"
+#include "kernels/kv_write/kv_layout.h"
+
+namespace kokuban {
+
+struct KvWriteKernels {
+    void (*kv_write)(const KvLayout& layout, uint8_t* pool, int64_t layer, ConstMatrix k,
+                     ConstMatrix v, const int64_t* slots, int64_t begin, int64_t end);
+};
+
+extern const KvWriteKernels kv_write_scalar, kv_write_avx2, kv_write_avx512;
+
+const KvWriteKernels& kv_write_kernels(Isa isa);
+
+}  // namespace kokuban
