@@ -1,4 +1,4 @@
-"""Stand-ins for what a test does not want: time, a model, a client. Tested in unit/test_fakes.py."""
+"""Stand-ins for what a test does not want: time, a model, a client. They have tests too."""
 
 import zlib
 from collections.abc import Sequence

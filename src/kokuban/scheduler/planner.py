@@ -51,11 +51,9 @@ class Planner:
         draft = Draft.begin(self._config)
         self._plan_decodes(draft, now_s)
         self._plan_prefills(draft, now_s)
-        while not draft.chunks and len(self._running):
-            # Prefills that block each other. The first by rank fits alone, so this ends.
-            assert len(self._running) > 1, "a request that runs alone finds no block"
-            self._preempt(self._running.victim, draft, now_s)
-            self._plan_prefills(draft, now_s)
+        # What prompts under way still need was free when they were admitted, and only requests
+        # that decode can have taken it since: one of those has a chunk, or there are none.
+        assert draft.chunks or not len(self._running), "the running requests block each other"
         if not draft.preempted:
             self._admit(draft, now_s)
         return draft
