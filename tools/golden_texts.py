@@ -1,4 +1,15 @@
-"""The ten texts that the golden values of real models are made on. One is longer than a window."""
+"""The ten texts that the golden values of real models are made on, scored at their last 32 tokens.
+
+They repeat themselves, so that even a small model is sure of most of those tokens: where it is
+not, rounding may change its choice and the value says nothing. One is longer than gemma's window.
+"""
+
+_POEM = (
+    "The lamp burns low beside the window. Rain falls softly on the roof. "
+    "A grey cat sleeps upon the chair, and dreams of fish."
+)
+
+_BOARD = "黒板には白い文字が並んでいる。先生は窓の外を見て、静かに笑った。"
 
 _LEDGER = "\n".join(
     f"Entry {day}: received {day * 7 % 13 + 2} crates of tea, sold {day * 5 % 11 + 1}, "
@@ -6,15 +17,24 @@ _LEDGER = "\n".join(
     for day in range(1, 31)
 )
 
+_CAPITALS = {
+    "France": "Paris",
+    "Italy": "Rome",
+    "Spain": "Madrid",
+    "Germany": "Berlin",
+    "Japan": "Tokyo",
+    "China": "Beijing",
+}
+
 TEXTS = (
-    "The capital of France is",
-    "Once upon a time, in a village by the sea, there lived a fisherman who",
-    "def fibonacci(n):\n    if n < 2:\n        return n\n",
-    "Question: A train travels 120 km in 2 hours. How fast is it?\nAnswer: The speed is",
-    "1, 1, 2, 3, 5, 8, 13, 21,",
-    '{"name": "Ada", "born": 1815, "works": ["notes on the analytical engine"',
-    "日本の首都は東京です。フランスの首都は",
-    "Dear Sir or Madam,\n\nI am writing to ask about the room that you advertised",
-    "#include <stdio.h>\n\nint main(void) {\n    for (int i = 0; i < 10; i++)",
-    f"The ledger of the tea house, one line for each day of the month:\n{_LEDGER}\nEntry 31:",
+    " ".join(f"The capital of {land} is {city}." for land, city in _CAPITALS.items()),
+    "\n\n".join([_POEM] * 3),
+    "\n".join([_BOARD] * 3),
+    "".join(f"def power_{n}(x):\n    return x ** {n}\n\n\n" for n in range(2, 9)),
+    "".join(f'{{"id": {i}, "name": "user{i}", "active": true}}\n' for i in range(1, 9)),
+    "".join(f"2 x {i} = {2 * i}\n" for i in range(1, 13)),
+    "\n".join(f'<li><a href="/page/{i}">Page {i}</a></li>' for i in range(1, 8)),
+    "".join(f"SELECT id, name FROM users WHERE id = {i};\n" for i in range(1, 8)),
+    "".join(f"Q: What is {i} + {i}?\nA: {2 * i}\n" for i in range(2, 9)),
+    f"The ledger of the tea house, one line for each day of the month:\n{_LEDGER}",
 )

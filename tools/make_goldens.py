@@ -11,11 +11,11 @@ them: from the project come only the tiny models' numbers and random weights.
 Layout of the fixtures (.npz):
     tiny/<variant>: token_ids [300]; positions [P]; logits [P, V] float32 at those positions.
     rope: for each configuration its inverse frequencies (float32), the attention factor last.
-    gguf/<name>: ten texts end to end. token_ids [N]; starts [11], where each text begins;
-        first_scored [10], the index in the text of the first of 32 rows that are kept; the rest
-        is by row, [320] of them: argmax; gap, best logit less second best; norm of all logits;
-        logits [320, 1024] float16 at vocab_ids [1024], a random subset that is the same for all
-        rows. A cosine over the subset estimates that over the vocabulary.
+    gguf/<name>: ten texts end to end. token_ids [N]; starts [11], where each text begins; the
+        rest is by row, for the last 32 tokens of each text, [320] rows in all: argmax; gap, best
+        logit less second best; norm of all logits; logits [320, 1024] float16 at vocab_ids [1024],
+        a random subset that is the same for all rows. A cosine over the subset estimates that over
+        the vocabulary.
 """
 
 import argparse
@@ -85,52 +85,38 @@ def make_rope(fixtures: Path) -> None:
 
 
 def make_gguf(fixtures: Path, name: str, path: Path) -> None:
-    """Logits of a real model on ten texts, each continued by 32 tokens of its own choice."""
+    """Logits of a real model on the last 32 tokens of ten texts."""
     source = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
     tokenizer = AutoTokenizer.from_pretrained(**source)
     model = AutoModelForCausalLM.from_pretrained(
         **source, dtype=torch.float32, attn_implementation="eager"
     )
-    sequences, first_scored, rows = [], [], []
-    for text in TEXTS:
-        prompt = tokenizer(text).input_ids
-        ids = _continued(model, prompt)
-        print(repr(tokenizer.decode(ids[len(prompt) :])))
-        sequences.append(ids)
-        first_scored.append(len(prompt) - 1)
-        rows.append(_logits(model, ids[:-1])[len(prompt) - 1 :])
-    logits = np.concatenate(rows)
+    sequences = [tokenizer(text).input_ids for text in TEXTS]
+    logits = np.concatenate([_logits(model, ids, NUM_SCORED) for ids in sequences])
+    assert len(logits) == NUM_SCORED * len(TEXTS), "a text is too short"
     best = np.sort(logits, axis=1)[:, -2:]
+    gap = best[:, 1] - best[:, 0]
     subset = np.sort(np.random.RandomState(2).permutation(logits.shape[1])[:SUBSET])
     (fixtures / "gguf").mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         fixtures / "gguf" / f"{name}.npz",
         token_ids=np.concatenate(sequences).astype(np.int32),
         starts=np.cumsum([0, *map(len, sequences)]).astype(np.int32),
-        first_scored=np.array(first_scored, np.int32),
         argmax=logits.argmax(axis=1).astype(np.int32),
-        gap=(best[:, 1] - best[:, 0]).astype(np.float32),
+        gap=gap.astype(np.float32),
         norm=np.linalg.norm(logits, axis=1).astype(np.float32),
         vocab_ids=subset.astype(np.int32),
         logits=logits[:, subset].astype(np.float16),
     )
-    print(name, logits.shape, "gap > 0.5:", (best[:, 1] - best[:, 0] > 0.5).mean())
+    print(name, logits.shape, "share with a gap of 0.5 or less:", (gap <= 0.5).mean())
+    print((gap <= 0.5).reshape(len(TEXTS), -1).sum(axis=1))
 
 
-def _logits(model: Any, token_ids: Sequence[int]) -> NDArray[np.float32]:
+def _logits(model: Any, token_ids: Sequence[int], last: int = 0) -> NDArray[np.float32]:
+    """Of all positions, or of the last ones."""
     with torch.no_grad():
-        return model(torch.tensor([list(token_ids)])).logits[0].float().numpy()
-
-
-def _continued(model: Any, prompt: list[int]) -> list[int]:
-    """The prompt and the 32 tokens that the model likes best, end tokens included."""
-    ids = list(prompt)
-    with torch.no_grad():
-        step = model(torch.tensor([ids]), use_cache=True)
-        for _ in range(NUM_SCORED):
-            ids.append(int(step.logits[0, -1].argmax()))
-            step = model(torch.tensor([ids[-1:]]), past_key_values=step.past_key_values)
-    return ids
+        step = model(torch.tensor([list(token_ids)]), logits_to_keep=last)
+    return step.logits[0].float().numpy()
 
 
 def main() -> None:

@@ -7,10 +7,12 @@ import argparse
 from pathlib import Path
 from typing import Literal
 
-from tools.tiny_configs import VARIANTS, random_weights, variant_config
+from tools.tiny_configs import HF_ONLY, VARIANTS, random_weights, variant_config
 from tools.tiny_formats import write_hf, write_tiny_gguf
 
 from kokuban.weights.quant_types import TensorType
+
+DTYPES = tuple(stored.name.lower() for stored in TensorType)
 
 
 def write_tiny_model(
@@ -24,13 +26,14 @@ def write_tiny_model(
     """Write one of `VARIANTS`.
 
     Args:
-        dtype: how matrices are stored: f32, f16 or bf16 in both forms; in GGUF also q4_0, q4_1,
-            q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k and q6_k.
+        form: GGUF has no key for some numbers; variants in `HF_ONLY` have no such file.
+        dtype: how matrices are stored: f32, f16 or bf16 in both forms; in GGUF any of `DTYPES`.
 
     Returns:
         The model's directory, or its GGUF file: both under `directory`, named for the variant, the
         type and the seed.
     """
+    assert form == "hf" or variant not in HF_ONLY, f"{variant} cannot be a GGUF file"
     config = variant_config(variant)
     weights = random_weights(config, seed)
     path = directory / f"{variant}-{dtype}-{seed}"
@@ -45,13 +48,15 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("variants", nargs="*", default=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--dtype", default="f32", choices=[stored.name.lower() for stored in TensorType]
-    )
+    parser.add_argument("--dtype", default="f32", choices=DTYPES)
     args = parser.parse_args()
     for variant in args.variants:
-        forms: tuple[Literal["hf", "gguf"], ...] = ("hf", "gguf")
-        for form in forms if args.dtype in ("f32", "f16", "bf16") else forms[1:]:
+        forms: list[Literal["hf", "gguf"]] = []
+        if not TensorType[args.dtype.upper()].quantized:
+            forms.append("hf")
+        if variant not in HF_ONLY:
+            forms.append("gguf")
+        for form in forms:
             print(
                 write_tiny_model(
                     args.directory, variant, seed=args.seed, form=form, dtype=args.dtype

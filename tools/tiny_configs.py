@@ -111,6 +111,9 @@ VARIANTS: Mapping[str, Callable[[], ModelConfig]] = {
 }
 """Every architecture, and the choices inside one that change its numbers."""
 
+HF_ONLY = frozenset({"gemma3_scaled"})
+"""GGUF has no key for an attention scale that is not head_dim ** -0.5."""
+
 
 def variant_config(variant: str) -> ModelConfig:
     """The numbers of one of `VARIANTS`, under the variant's name."""

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "bindings/bindings.h"
-#include "bindings/packed_matrix.h"
+#include "bindings/packed.h"
 
 namespace kokuban {
 namespace {
@@ -60,7 +60,7 @@ class BoundProgram {
         Operation op{.code = OpCode::kLinear, .a = columns(x), .out = columns(out)};
         int64_t offset = op.out.offset;
         for (size_t i = 0; i < weights.size(); ++i) {
-            const PackedMatrix& weight = packed_matrix(weights[i]);
+            const PackedMatrix& weight = nb::cast<const PackedWeight&>(weights[i]).matrix();
             const float* bias = nullptr;
             if (!biases[i].is_none()) bias = kept(nb::cast<Array<const float, 1>>(biases[i]));
             op.parts.push_back({weight, bias, offset - op.out.offset});

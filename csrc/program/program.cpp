@@ -174,11 +174,8 @@ void NativeProgram::embed(const Operation& op, const int32_t* token_ids, int64_t
     const Matrix out = at(op.out);
     by_rows(rows, op.out.cols, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-            float* values = out.data + row * out.stride;
-            dequantize_row(*op.format, op.bytes + token_ids[row] * op.row_bytes, op.out.cols, values);
-            if (op.scale != 1.0f) {
-                for (int64_t i = 0; i < op.out.cols; ++i) values[i] *= op.scale;
-            }
+            dequantize_row(*op.format, op.bytes + token_ids[row] * op.row_bytes, op.out.cols, op.scale,
+                           out.data + row * out.stride);
         }
     });
 }

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -68,9 +68,7 @@ def parse_events(data: bytes) -> list[Json]:
 class Call:
     """One request as a server sees it: the client can leave, and the answer can be watched."""
 
-    def __init__(
-        self, app: FastAPI, path: str, body: Json, headers: Mapping[str, str] = {}
-    ) -> None:
+    def __init__(self, app: FastAPI, path: str, body: Json, **headers: str) -> None:
         self._app = app
         raw = json.dumps(body).encode()
         fields = {"host": "localhost", "content-type": "application/json", **headers}

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tests.fakes_text import CHATML, EOT, byte_tokenizer
 
@@ -11,6 +10,7 @@ from kokuban.core.errors import Overloaded, PromptTooLong, StepFailed
 from kokuban.core.request import FinishReason, Request, RequestId
 from kokuban.core.step import SampledToken, TokenEvent, TokenLogprob, Usage
 from kokuban.engine.client import EngineInfo, EngineStats
+from kokuban.text.chat import ChatTemplate
 from kokuban.text.tokenizer import Tokenizer
 
 VOCAB = 512
@@ -192,37 +192,13 @@ class _Voice:
         return tuple(self._sampled(token, num_top) for token in self.request.prompt_token_ids[1:])
 
 
-class FakeTemplate:
-    def encode_chat(
-        self,
-        tokenizer,
-        messages,
-        *,
-        tools=None,
-        add_generation_prompt=True,
-        continue_final_message=False,
-        kwargs=None,
-    ):
-        ids = []
-        for i, m in enumerate(messages):
-            c = m.get("content") or ""
-            if not isinstance(c, str):
-                c = "".join(p["text"] for p in c)
-            ids += [257, *(m["role"] + "\n" + c).encode(), 258, 10]
-        if continue_final_message:
-            del ids[-2:]
-        if add_generation_prompt:
-            ids += [257, *b"assistant\n"]
-        return ids
-
-
 @dataclass(frozen=True)
 class Served:
     """What `create_app` is given."""
 
     client: FakeEngine
     tokenizer: Tokenizer
-    chat_template: Any
+    chat_template: ChatTemplate
     end_token_ids: frozenset[int] = frozenset({EOT})
 
 
@@ -236,4 +212,4 @@ def served(
 ) -> Served:
     """A served model with the byte tokenizer; `pieces` are the texts of ids 262 and up."""
     tokenizer = byte_tokenizer(pieces, add_bos=add_bos)
-    return Served(engine or FakeEngine(chain), tokenizer, FakeTemplate())
+    return Served(engine or FakeEngine(chain), tokenizer, ChatTemplate(template, tokenizer))

@@ -25,6 +25,12 @@ def cache_dir() -> Path:
     return Path(base).expanduser() / "kokuban"
 
 
+def omp_num_threads() -> int | None:
+    """OMP_NUM_THREADS, which operators set for every numeric program; None when it is no number."""
+    value = os.environ.get("OMP_NUM_THREADS", "")
+    return int(value) if value.isdecimal() and int(value) > 0 else None
+
+
 def log_level() -> str:
     """The logging level that KOKUBAN_LOG names; INFO by default."""
     level = os.environ.get("KOKUBAN_LOG", "INFO").upper()

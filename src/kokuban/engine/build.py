@@ -5,37 +5,37 @@ below sees a whole configuration.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
-from kokuban.core.env import ISA_LEVELS, max_isa
+from kokuban.core.env import max_isa, omp_num_threads
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
 from kokuban.engine.thread import EngineThread
-from kokuban.kernels.native import ThreadPool, isa_level
+from kokuban.kernels.native import isa_name, make_threads
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.storage import KvStorage
 from kokuban.models.registry import build_program
 from kokuban.observe.clock import SystemClock
-from kokuban.observe.machine import allowed_cpus
-from kokuban.plan.memory import KvBudget, plan_kv
-from kokuban.program.program import Program
-from kokuban.runner.load import Progress, load_weights
+from kokuban.observe.machine import available_memory_bytes, num_threads
+from kokuban.plan.memory import KvBudget, default_budget, plan_kv
+from kokuban.program.program import KvSpec, Program
+from kokuban.runner.load import LoadedWeights, Progress, load_weights
 from kokuban.runner.native import NativeExecutor
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.text.chat import ChatTemplate
 from kokuban.text.load import load_text
 from kokuban.text.tokenizer import Tokenizer
 from kokuban.weights.pull import resolve
-from kokuban.weights.source import ModelSource, open_source
+from kokuban.weights.source import open_source
+from kokuban.weights.wheels import Progress as PullProgress
 
 logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -48,7 +48,7 @@ class Engine:
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> list[int]:
         """Token ids of a conversation, with the header of the answer."""
-        return self.chat_template.encode_chat(self.tokenizer, messages, **template)
+        return self.chat_template.encode_chat(messages, **template)
 
     def close(self) -> None:
         """Stop after the step that runs, and give memory and threads back."""
@@ -62,7 +62,7 @@ def build_engine(
     runtime: RuntimeConfig,
     served_name: str | None = None,
     on_load: Progress | None = None,
-    on_pull: Callable[..., None] | None = None,
+    on_pull: PullProgress | None = None,
 ) -> Engine:
     """Find, read and pack a model, and start its engine.
 
@@ -74,20 +74,103 @@ def build_engine(
     Raises:
         ConfigError, ModelError: it cannot be found, read or run with these settings.
     """
-    path = resolve(str(model), progress=on_pull)
-    source = open_source(path)
-    tokenizer, chat_template = load_text(source.tokenizer_source())
-    program = build_program(source.config)
-    threads = runtime.threads or allowed_cpus()
-    pool = ThreadPool(threads)
+    source = open_source(resolve(str(model), progress=on_pull))
+    config = source.config
+    program = build_program(config)
+    layout = _layout(program.kv, scheduler.block_size, runtime)
+    text = load_text(source.tokenizer_source())
+    threads = num_threads(runtime.threads, omp_num_threads=omp_num_threads())
+    pool, isa_cap = make_threads(threads), max_isa()
     weights = load_weights(
-        source, program, source.config, pool=pool, quantize=runtime.quantize, progress=on_load
+        source, program, config, pool=pool, quantize=runtime.quantize, progress=on_load
     )
-    layout = KvLayout(
+    budget = _kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
+    logger.info("%s", budget)
+    info = EngineInfo(
+        model=served_name or str(model),
+        vocab_size=config.vocab_size,
+        max_context_tokens=budget.max_context_tokens,
         block_size=scheduler.block_size,
-        num_kv_heads=program.kv.num_kv_heads,
-        head_dim=program.kv.head_dim,
-        layers_per_group=len(program.kv.groups[0].layers),
+        num_blocks=budget.num_blocks,
+        bytes_per_token=budget.bytes_per_token,
+        kv_dtype=runtime.kv_dtype,
+        threads=threads,
+        isa=isa_name(isa_cap),
+        token_budget=scheduler.token_budget,
+    )
+    core = _core(program, weights, layout, budget, scheduler, pool, isa_cap, text.tokenizer)
+    client = EngineThread(core, info)
+    return Engine(client, text.tokenizer, text.chat_template, source.end_token_ids)
+
+
+def _layout(kv: KvSpec, block_size: int, runtime: RuntimeConfig) -> KvLayout:
+    return KvLayout(
+        block_size=block_size,
+        num_kv_heads=kv.num_kv_heads,
+        head_dim=kv.head_dim,
+        layers_per_group=len(kv.groups[0].layers),
         dtype=runtime.kv_dtype,
     )
-    ...
+
+
+def _kv_budget(
+    kv: KvSpec,
+    layout: KvLayout,
+    max_positions: int,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+) -> KvBudget:
+    """How many blocks the operator's budget, or a share of the free memory, holds."""
+    context = min(scheduler.max_context_tokens or max_positions, max_positions)
+    budget_bytes = runtime.kv_memory_bytes
+    if budget_bytes is None:
+        budget_bytes = default_budget(
+            kv,
+            available_bytes=available_memory_bytes(),
+            block_size=layout.block_size,
+            dtype_bytes=layout.element_bytes,
+            max_context_tokens=context,
+            max_running_requests=scheduler.max_running_requests,
+        )
+    return plan_kv(
+        kv,
+        budget_bytes=budget_bytes,
+        block_size=layout.block_size,
+        dtype_bytes=layout.element_bytes,
+        max_context_tokens=context,
+        required_context_tokens=scheduler.max_context_tokens and context,
+    )
+
+
+def _core(
+    program: Program,
+    weights: LoadedWeights,
+    layout: KvLayout,
+    budget: KvBudget,
+    scheduler: SchedulerConfig,
+    pool: Any,
+    isa_cap: int,
+    tokenizer: Tokenizer,
+) -> EngineCore:
+    manager = Manager(
+        BlockPool(budget.num_blocks),
+        block_size=layout.block_size,
+        windows=[group.window for group in program.kv.groups],
+    )
+    storage = KvStorage(layout, budget.num_blocks)
+    executor = NativeExecutor(
+        program,
+        weights,
+        storage,
+        pool=pool,
+        isa_cap=isa_cap,
+        max_context_tokens=budget.max_context_tokens,
+        valid_vocab=min(tokenizer.vocab_size, program.vocab_size),
+    )
+    storage.populate()
+    return EngineCore(
+        Scheduler(scheduler, manager, max_context_tokens=budget.max_context_tokens),
+        manager,
+        executor,
+        SystemClock(),
+    )

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from kokuban.core.errors import KokubanError, ShuttingDown, StepFailed
@@ -44,8 +44,8 @@ class Mailbox:
 class EngineThread:
     """Owns the thread that runs an `EngineCore`. Every public method is safe on any thread."""
 
-    def __init__(self, make_core: Callable[[], EngineCore], info: EngineInfo) -> None:
-        self._make_core = make_core
+    def __init__(self, core: EngineCore, info: EngineInfo) -> None:
+        self._core = core
         self._info = info
         self._inbox: deque[Submission | RequestId] = deque()
         """Submissions, and ids to cancel."""
@@ -117,9 +117,8 @@ class EngineThread:
     # Below: the engine thread only.
 
     def _run(self) -> None:
-        core: EngineCore | None = None
+        core = self._core
         try:
-            core = self._make_core()
             while self._wait_for_work(core):
                 while self._inbox:
                     self._take(core, self._inbox.popleft())
@@ -131,8 +130,7 @@ class EngineThread:
             logger.exception("the engine stopped after an internal error")
             self._end(f"the engine stopped after an internal error: {error}")
         finally:
-            if core is not None:
-                core.close()
+            core.close()
 
     def _wait_for_work(self, core: EngineCore) -> bool:
         """Sleep while there is nothing to do. False when it is time to stop."""

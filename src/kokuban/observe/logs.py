@@ -26,7 +26,7 @@ class OneLineFormatter(logging.Formatter):
     A traceback keeps its lines: it comes from our code.
     """
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802: logging's own name
+    def formatMessage(self, record: logging.LogRecord) -> str:  # logging's own name
         record.message = one_line(record.message)
         return super().formatMessage(record)
 

@@ -90,7 +90,7 @@ class ServingMetrics:
         self._histograms[name].labels(self._model).observe(value)
 
     def add(self, name: str, amount: int) -> None:
-        """Raise a counter of the table above. An amount below 0 is a fault of ours: it is logged."""
+        """Raise a counter of the table above. An amount below 0 is a fault of ours: a log line."""
         if amount < 0:
             _log.error("metric %s was to fall by %d; ignored", name, -amount)
             return

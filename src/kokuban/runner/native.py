@@ -91,7 +91,7 @@ class NativeExecutor:
             head_dim=layout.head_dim,
             layers_per_group=layout.layers_per_group,
             kv_dtype=KV_DTYPES.index(layout.dtype),
-            kv_pool=storage.array,
+            kv_pool=storage.blocks.reshape(-1),
             tile_rows=TILE_ROWS,
         )
         tables = tuple(table.array for table in self._rope_tables)

@@ -180,33 +180,36 @@ class ReferenceSequence:
         frequencies, factor = self._rope[op.table]
         half = config.rotary_dim // 2
         x = self._read(op.x).copy().reshape(-1, op.num_heads, op.head_dim)
-        for t in range(len(x)):
-            angles = (self.length + t) * np.array(frequencies)
-            cos, sin = factor * np.cos(angles), factor * np.sin(angles)
-            if config.interleaved:
-                first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-            else:
-                first, second = slice(0, half), slice(half, 2 * half)
-            a, b = x[t, :, first].copy(), x[t, :, second].copy()
-            x[t, :, first] = a * cos - b * sin
-            x[t, :, second] = b * cos + a * sin
+        positions = self.length + np.arange(len(x))
+        angles = positions[:, None, None] * np.array(frequencies)
+        cos, sin = factor * np.cos(angles), factor * np.sin(angles)
+        if config.interleaved:
+            first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+        else:
+            first, second = slice(0, half), slice(half, 2 * half)
+        a, b = x[..., first].copy(), x[..., second].copy()
+        x[..., first] = a * cos - b * sin
+        x[..., second] = b * cos + a * sin
         self._write(op.x, x.reshape(-1, op.x.cols))
 
     def _attend(self, op: Attention) -> Floats:
         keys = np.array(self._keys[op.layer]).reshape(-1, op.num_kv_heads, op.head_dim)
         values = np.array(self._values[op.layer]).reshape(-1, op.num_kv_heads, op.head_dim)
         q = self._read(op.q).reshape(-1, op.num_query_heads, op.head_dim)
+        query_at = self.length + np.arange(len(q))[:, None]
+        key_at = np.arange(len(keys))[None, :]
+        visible = key_at <= query_at
+        if op.window is not None:
+            visible &= key_at > query_at - op.window
         out = np.zeros_like(q)
-        for t in range(len(q)):
-            end = self.length + t + 1
-            start = 0 if op.window is None else max(0, end - op.window)
-            for h in range(op.num_query_heads):
-                kv = h // (op.num_query_heads // op.num_kv_heads)
-                scores = op.scale * (keys[start:end, kv] @ q[t, h])
-                if op.softcap is not None:
-                    scores = op.softcap * np.tanh(scores / op.softcap)
-                weights = np.exp(scores - scores.max())
-                out[t, h] = weights @ values[start:end, kv] / weights.sum()
+        for h in range(op.num_query_heads):
+            kv = h // (op.num_query_heads // op.num_kv_heads)
+            scores = op.scale * (q[:, h] @ keys[:, kv].T)
+            if op.softcap is not None:
+                scores = op.softcap * np.tanh(scores / op.softcap)
+            scores = np.where(visible, scores, -np.inf)
+            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+            out[:, h] = weights @ values[:, kv] / weights.sum(axis=1, keepdims=True)
         return out.reshape(-1, op.out.cols)
 
 

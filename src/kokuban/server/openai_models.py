@@ -8,7 +8,7 @@ refused by name, never ignored (`REFUSED`).
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kokuban.core.errors import RequestError
 from kokuban.core.sampling_params import MAX_LOGPROBS
@@ -42,21 +42,6 @@ REFUSED = {
     "logits_processors": "use logit_bias",
 }
 """Known fields that would change the answer and that we do not serve, with the way out."""
-
-RESERVED_TEMPLATE_NAMES = frozenset(
-    {
-        "add_generation_prompt",
-        "bos_token",
-        "chat_template",
-        "continue_final_message",
-        "eos_token",
-        "messages",
-        "raise_exception",
-        "strftime_now",
-        "tokenize",
-        "tools",
-    }
-)
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -136,19 +121,11 @@ class SamplingFields(_Strict):
 
 
 class ContentPart(_Strict):
-    """A piece of a message. Only text can be read by the models that this server runs."""
+    """A piece of a message. Which kinds can be read is decided by `text.messages`."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
-
-    @model_validator(mode="after")
-    def _readable(self) -> "ContentPart":
-        if self.type not in ("text", "refusal"):
-            raise ValueError(f"a part of type {self.type!r} cannot be read; only text can")
-        if getattr(self, self.type) is None:
-            raise ValueError(f"a part of type {self.type!r} needs the field {self.type!r}")
-        return self
 
 
 class FunctionCall(_Strict):
@@ -167,19 +144,14 @@ class ToolCall(_Strict):
 
 
 class Message(_Strict):
-    """One turn of a conversation. Unknown fields go to the template."""
+    """One turn of a conversation, checked further by `text.messages`. Unknown fields go to the
+    template."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[ContentPart] | None = None
+    content: str | list[str | ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
-
-    @model_validator(mode="after")
-    def _says_something(self) -> "Message":
-        if self.content is None and not (self.role == "assistant" and self.tool_calls):
-            raise ValueError(f"a message of role {self.role!r} needs content")
-        return self
 
 
 class FunctionTool(_Strict):
@@ -205,23 +177,6 @@ class TemplateFields(_Strict):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-
-    @field_validator("chat_template_kwargs")
-    @classmethod
-    def _no_reserved_names(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if reserved := sorted(RESERVED_TEMPLATE_NAMES & set(value or ())):
-            raise ValueError(f"{', '.join(reserved)} cannot be set by a request")
-        return value
-
-    @field_validator("continue_final_message")
-    @classmethod
-    def _one_ending(cls, value: bool | None, info: Any) -> bool | None:
-        if value and info.data.get("add_generation_prompt"):
-            raise ValueError("cannot be true together with add_generation_prompt")
-        messages = info.data.get("messages")
-        if value and messages and messages[-1].role != "assistant":
-            raise ValueError("the last message must be of the role assistant to be continued")
-        return value
 
 
 class ChatRequest(TemplateFields, SamplingFields):

@@ -85,7 +85,6 @@ class Serving:
 
         def work() -> list[int]:
             return self.model.chat_template.encode_chat(
-                self.model.tokenizer,
                 messages,
                 tools=tools or None,
                 add_generation_prompt=generation,
@@ -196,7 +195,7 @@ def _length(content: object) -> int:
     if isinstance(content, str):
         return len(content)
     if isinstance(content, list):
-        return sum(len(part.text or "") for part in content)
+        return sum(len(part if isinstance(part, str) else part.text or "") for part in content)
     return 0
 
 

@@ -185,7 +185,8 @@ def test_a_malformed_file_gives_one_line_that_names_it(
 
 
 def test_a_file_cut_anywhere_is_an_error(tmp_path: Path) -> None:
-    whole = RawGguf(keys=[strings("k", ["ab", "c"]), uint32("n", 1)]).build()
+    keys = [strings("k", ["ab", "c"]), uint32("n", 1)]
+    whole = RawGguf(keys=keys, tensors=[tensor("a", (2,))], data_bytes=8).build()
     for length in range(1, len(whole)):
         path = write(tmp_path, whole[:length])
 
