@@ -22,6 +22,9 @@ from kokuban.server.guard import Guard
 from kokuban.server.serving import new_serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
+MODULES = (chat, completions, models, tokenize, health, page)
+"""Each has a `router`."""
+
 
 def create_app(
     model: ServedModel, settings: ServerSettings | None = None, clock: Clock | None = None
@@ -58,7 +61,7 @@ def create_app(
         exception_handlers={HTTPException: _enveloped},
     )
     app.state.serving = serving
-    for module in (chat, completions, models, tokenize, health, page):
+    for module in MODULES:
         app.include_router(module.router)
     plain_openapi = app.openapi
 
