@@ -52,16 +52,17 @@ class _Vocabulary:
     types: list[int]
     special_ids: frozenset[int]
     user_ids: frozenset[int]
+    padding_ids: frozenset[int]
 
     def texts(self, ids: Iterable[int]) -> list[str]:
         return [self.tokens[i] for i in sorted(ids) if self.tokens[i]]
 
     def pieces(self) -> list[str | None]:
         """The entry of each id; None for padding rows, which no text can mean."""
-        return [
-            None if kind == TokenType.UNUSED and piece == f"[PAD{i}]" else piece
-            for i, (piece, kind) in enumerate(zip(self.tokens, self.types, strict=True))
-        ]
+        pieces: list[str | None] = list(self.tokens)
+        for token_id in self.padding_ids:
+            pieces[token_id] = None
+        return pieces
 
 
 class _Metadata:
@@ -128,16 +129,19 @@ def _read_vocabulary(values: _Metadata) -> _Vocabulary:
     ends = {values.token_id(f"{name}_token_id", len(tokens)) for name in ("bos", "eos", "eot")}
     special: set[int] = {i for i in ends if i is not None}
     user: set[int] = set()
+    padding: set[int] = set()
     for token_id, kind in enumerate(types):
         if kind in (TokenType.NORMAL, TokenType.BYTE):
             continue
         if tokens[token_id] == f"[PAD{token_id}]":
-            types[token_id] = TokenType.UNUSED
+            padding.add(token_id)
         elif kind in (TokenType.CONTROL, TokenType.UNKNOWN):
             special.add(token_id)
         elif kind == TokenType.USER_DEFINED:
             user.add(token_id)
-    return _Vocabulary(tokens, types, frozenset(special), frozenset(user - special))
+    return _Vocabulary(
+        tokens, types, frozenset(special), frozenset(user - special), frozenset(padding)
+    )
 
 
 def _byte_level(values: _Metadata, vocabulary: _Vocabulary) -> TokenizerParts:
@@ -224,16 +228,17 @@ def merges_by_score(
         if kind == TokenType.NORMAL
     }
     merges: list[tuple[str, str]] = []
-    # Stable: equal scores stay in the order of ids.
-    for piece in sorted(ids, key=lambda piece: -scores[ids[piece]]):
+    # Stable: equal scores stay in the order of ids. A vocabulary of 262,144 pieces has 1.2 million
+    # places to cut, hence no more work in the loop than needed.
+    for piece in sorted(ids, key=dict(zip(pieces, scores, strict=True)).__getitem__, reverse=True):
         cuts = [
-            (ids[left], ids[right], left, right)
+            (left, right)
             for k in range(1, len(piece))
             if (left := piece[:k]) in ids and (right := piece[k:]) in ids
         ]
         if len(cuts) > 1:
-            cuts.sort()
-        merges += [(left, right) for _, _, left, right in cuts]
+            cuts.sort(key=lambda cut: ids[cut[0]])
+        merges += cuts
     return merges
 
 
