@@ -23,7 +23,7 @@ from kokuban.weights.config_shared import (
     reachable_positions,
     window_layers,
 )
-from kokuban.weights.fields import Fields
+from kokuban.weights.fields import Fields, shown
 from kokuban.weights.mapped import TensorTable
 from kokuban.weights.quant_types import TensorType
 
@@ -84,7 +84,7 @@ def _architecture(fields: Fields) -> Architecture:
                 raise fields.fail(f"{name} with a mixture of experts is not supported")
             return architecture
     raise fields.fail(
-        f"the architecture {name!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
+        f"the architecture {shown(name)} is not supported; supported are {', '.join(ARCHITECTURES)}"
     )
 
 
@@ -155,7 +155,8 @@ def _rope(
     if kind == "yarn":
         return _yarn(base, fields, factor, original)
     raise fields.fail(
-        f"the rope scaling {kind!r} is not supported; supported are none, linear, yarn, longrope"
+        f"the rope scaling {shown(kind)} is not supported; supported are none, linear, yarn, "
+        f"longrope"
     )
 
 

@@ -22,7 +22,7 @@ from kokuban.weights.config_shared import (
     reachable_positions,
     window_layers,
 )
-from kokuban.weights.fields import Fields
+from kokuban.weights.fields import Fields, shown
 
 ARCHITECTURE_OF: Mapping[str, Architecture] = {
     "llama": "llama",
@@ -112,7 +112,7 @@ def _text_fields(values: Mapping[str, Any], path: Path) -> tuple[Fields, str]:
     model_type = outer.text("model_type")
     if model_type not in ARCHITECTURE_OF:
         raise outer.fail(
-            f"the model_type {model_type!r} is not supported; supported are "
+            f"the model_type {shown(model_type)} is not supported; supported are "
             f"{', '.join(sorted(ARCHITECTURE_OF))}"
         )
     if model_type == "gemma3":
@@ -123,7 +123,7 @@ def _text_fields(values: Mapping[str, Any], path: Path) -> tuple[Fields, str]:
     if (quantization := values.get("quantization_config")) is not None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else None
         raise outer.fail(
-            f"weights quantised by {method!r} are not supported; use a GGUF file, or the "
+            f"weights quantised by {shown(method)} are not supported; use a GGUF file, or the "
             f"original weights with --quantize"
         )
     stated = {key: value for key, value in values.items() if value is not None}
@@ -136,7 +136,8 @@ def _activation(fields: Fields) -> Literal["silu", "gelu_tanh"]:
     name = fields.text("hidden_activation", fields.text("hidden_act", "silu"))
     if name not in _ACTIVATIONS:
         raise fields.fail(
-            f"the activation {name!r} is not supported; supported are {', '.join(_ACTIVATIONS)}"
+            f"the activation {shown(name)} is not supported; supported are "
+            f"{', '.join(_ACTIVATIONS)}"
         )
     return _ACTIVATIONS[name]
 
@@ -211,7 +212,7 @@ def _rope(fields: Fields, settings: Fields, head_dim: int) -> RopeConfig:
     builder = _SCALINGS.get(kind)
     if builder is None:
         raise fields.fail(
-            f"the rope type {kind!r} is not supported; supported are {', '.join(_SCALINGS)}"
+            f"the rope type {shown(kind)} is not supported; supported are {', '.join(_SCALINGS)}"
         )
     return builder(base, fields, settings)
 

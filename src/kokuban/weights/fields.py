@@ -10,6 +10,14 @@ from kokuban.core.errors import ModelError
 MAX_SIZE = 1 << 30
 """Above any size, count or length in a model's configuration."""
 
+_MAX_SHOWN = 60
+
+
+def shown(value: object) -> str:
+    """A value from a file as it may stand in a message: on one line, not too long."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
 
 class Fields:
     """A mapping from a model file, with a prefix that all its keys share.
@@ -33,9 +41,7 @@ class Fields:
         return self._values.get(self._prefix + key)
 
     def wrong(self, key: str, wanted: str) -> ModelError:
-        shown = repr(self.get(key))
-        shown = shown if len(shown) <= 60 else shown[:60] + "…"
-        return self.fail(f"{self._prefix}{key} is {shown}, not {wanted}")
+        return self.fail(f"{self._prefix}{key} is {shown(self.get(key))}, not {wanted}")
 
     def missing(self, key: str) -> ModelError:
         return self.fail(f"the setting {self._prefix}{key} is missing")

@@ -30,6 +30,9 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMENSIONS = 4
+MAX_NAME_BYTES = 256
+"""Of keys and tensors; ggml itself stops at 64 for tensors."""
+
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 18
 MAX_STRINGS = 1 << 23
@@ -155,6 +158,14 @@ class _Cursor:
         start = self.need(length, what)
         return self.buffer[start : start + length].decode("utf-8", "replace")
 
+    def name(self, what: str) -> str:
+        """A string short enough to be shown in a message; never empty."""
+        start = self.position
+        name = self.text(what)
+        if not 1 <= self.position - start - 8 <= MAX_NAME_BYTES:
+            raise self.fail(f"{what} at offset {start} has not 1 to {MAX_NAME_BYTES} bytes")
+        return name
+
     def string_array(self, count: int, what: str) -> StringArray:
         """Step over the strings. The loop is the cost of opening a file: it makes no object."""
         if count > min(MAX_STRINGS, self.remaining // 8):
@@ -201,9 +212,7 @@ def _read_header(cursor: _Cursor) -> tuple[int, int, int]:
 def _read_metadata(cursor: _Cursor, num_keys: int) -> dict[str, MetadataValue]:
     metadata: dict[str, MetadataValue] = {}
     for index in range(num_keys):
-        key = cursor.text(f"the name of metadata key {index}")
-        if not key:
-            raise cursor.fail(f"metadata key {index} has an empty name")
+        key = cursor.name(f"the name of metadata key {index}")
         if key in metadata:
             raise cursor.fail(f"the metadata key {key!r} occurs twice")
         metadata[key] = _read_value(cursor, key)
@@ -256,9 +265,7 @@ class _Entry:
 
 
 def _read_tensor_entry(cursor: _Cursor) -> _Entry:
-    name = cursor.text("a tensor's name")
-    if not name:
-        raise cursor.fail(f"the tensor entry before offset {cursor.position} has an empty name")
+    name = cursor.name("a tensor's name")
     what = f"the entry of tensor {name!r}"
     num_dims = cursor.number("I", what)
     if not 1 <= num_dims <= MAX_DIMENSIONS:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from kokuban.core.errors import ModelError
+from kokuban.weights.fields import shown
 from kokuban.weights.mapped import MappedFile, TensorInfo, overlap
 from kokuban.weights.quant_types import TensorType
 
@@ -71,7 +72,9 @@ def read_safetensors_file(path: Path) -> dict[str, TensorInfo]:
         if name != "__metadata__"
     }
     if pair := overlap(tensors.values()):
-        raise ModelError(f"{path}: the tensors {pair[0].name!r} and {pair[1].name!r} overlap")
+        raise ModelError(
+            f"{path}: the tensors {shown(pair[0].name)} and {shown(pair[1].name)} overlap"
+        )
     return tensors
 
 
@@ -82,18 +85,18 @@ def _read_shards(index: Path) -> dict[str, TensorInfo]:
     tensors: dict[str, TensorInfo] = {}
     for shard in sorted({str(shard) for shard in weight_map.values()}):
         if Path(shard).name != shard:
-            raise ModelError(f"{index}: names the file {shard!r} outside the model's folder")
+            raise ModelError(f"{index}: names the file {shown(shard)} outside the model's folder")
         path = index.parent / shard
         if not path.exists():
-            raise ModelError(f"{index}: names the file {shard!r}, which is missing")
+            raise ModelError(f"{index}: names the file {shown(shard)}, which is missing")
         for name, info in read_safetensors_file(path).items():
             if name in tensors:
                 other = tensors[name].file.path.name
-                raise ModelError(f"{path}: the tensor {name!r} is also in {other}")
+                raise ModelError(f"{path}: the tensor {shown(name)} is also in {other}")
             tensors[name] = info
     for name, shard in weight_map.items():
         if name not in tensors or tensors[name].file.path.name != shard:
-            raise ModelError(f"{index}: the tensor {name!r} is not in the file {shard!r}")
+            raise ModelError(f"{index}: the tensor {shown(name)} is not in the file {shown(shard)}")
     return tensors
 
 
@@ -125,19 +128,19 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twice!r} occurs twice")
+        raise ValueError(f"the name {shown(twice)} occurs twice")
     return result
 
 
 def _place_tensor(file: MappedFile, name: str, entry: Any, data_offset: int) -> TensorInfo:
     def fail(problem: str) -> ModelError:
-        return ModelError(f"{file.path}: the tensor {name!r} {problem}")
+        return ModelError(f"{file.path}: the tensor {shown(name)} {problem}")
 
     tensor_type, shape, begin, end = _parse_entry(entry, fail)
     num_bytes = tensor_type.num_bytes(math.prod(shape))
     if end - begin != num_bytes:
         raise fail(
-            f"of shape {list(shape)} needs {num_bytes} bytes as {tensor_type.name}, but its "
+            f"of shape {shown(list(shape))} needs {num_bytes} bytes as {tensor_type.name}, but its "
             f"offsets {begin} to {end} hold {end - begin}"
         )
     missing = data_offset + end - file.num_bytes
@@ -151,11 +154,11 @@ def _parse_entry(entry: Any, fail: Any) -> tuple[TensorType, tuple[int, ...], in
         raise fail("has no entry with dtype, shape and data_offsets")
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     if dtype not in _DTYPES:
-        raise fail(f"has the dtype {dtype!r}; supported are {', '.join(_DTYPES)}")
+        raise fail(f"has the dtype {shown(dtype)}; supported are {', '.join(_DTYPES)}")
     if not _is_naturals(shape) or not 1 <= len(shape) <= MAX_DIMENSIONS or 0 in shape:
-        raise fail(f"has the shape {shape!r}, not 1 to {MAX_DIMENSIONS} sizes above 0")
+        raise fail(f"has the shape {shown(shape)}, not 1 to {MAX_DIMENSIONS} sizes above 0")
     if not _is_naturals(offsets) or len(offsets) != 2:
-        raise fail(f"has the data_offsets {offsets!r}, not two numbers")
+        raise fail(f"has the data_offsets {shown(offsets)}, not two numbers")
     return _DTYPES[dtype], tuple(shape), offsets[0], offsets[1]
 
 

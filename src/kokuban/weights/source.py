@@ -22,6 +22,7 @@ from kokuban.weights.config_gguf import (
     read_gguf_config,
 )
 from kokuban.weights.config_hf import read_hf_config
+from kokuban.weights.fields import shown
 from kokuban.weights.gguf import GgufFile
 from kokuban.weights.gguf_split import is_later_part, open_gguf
 from kokuban.weights.mapped import MappedFile, TensorInfo, TensorTable, WeightTensor
@@ -263,4 +264,5 @@ def check_tensors(source: ModelSource, shapes: Mapping[str, tuple[int, ...]]) ->
 
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - _MAX_LISTED
-    return ", ".join(names[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    texts = (name if name.isprintable() else shown(name) for name in names[:_MAX_LISTED])
+    return ", ".join(texts) + (f" and {more} more" if more > 0 else "")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kokuban.core.errors import ModelError
+from kokuban.weights.fields import shown
 from kokuban.weights.gguf import MetadataValue, StringArray
 from kokuban.weights.safetensors import read_json
 
@@ -121,7 +122,7 @@ def _gguf_problems(metadata: Mapping[str, MetadataValue]) -> Iterator[str]:
     for key in _ID_KEYS:
         value = metadata.get(_KEY + key, 0)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(tokens):
-            yield f"{_KEY}{key} is {value!r}, no id of the {len(tokens)} tokens"
+            yield f"{_KEY}{key} is {shown(value)}, no id of the {len(tokens)} tokens"
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

@@ -127,7 +127,11 @@ MALFORMED = {
         "the unknown element type 77",
     ),
     "duplicate key": (RawGguf(keys=[uint32("k", 1)] * 2), "the metadata key 'k' occurs twice"),
-    "empty key": (RawGguf(keys=[uint32("", 1)]), "metadata key 0 has an empty name"),
+    "empty key": (
+        RawGguf(keys=[uint32("", 1)]),
+        "the name of metadata key 0 at offset 24 has not 1 to 256",
+    ),
+    "key of 300 bytes": (RawGguf(keys=[uint32("k" * 300, 1)]), "has not 1 to 256 bytes"),
     "alignment 0": (RawGguf(keys=[uint32("general.alignment", 0)]), "general.alignment=0 is not"),
     "alignment 48": (
         RawGguf(keys=[uint32("general.alignment", 48)]),
@@ -156,7 +160,10 @@ MALFORMED = {
         "the tensors 'a' and 'b' overlap",
     ),
     "tensor twice": (RawGguf(tensors=[tensor("a", (8,))] * 2), "the tensor 'a' occurs twice"),
-    "tensor without a name": (RawGguf(tensors=[tensor("", (8,))]), "has an empty name"),
+    "tensor without a name": (
+        RawGguf(keys=[], tensors=[tensor("", (8,))]),
+        "a tensor's name at offset 24 has not 1 to 256 bytes",
+    ),
     "row of no whole blocks": (
         RawGguf(tensors=[tensor("a", (48, 2), type_id=2)]),
         "has rows of 48 elements, no multiple of the Q4_0 block of 32",
