@@ -35,9 +35,30 @@ struct WeightFormat {
     bool has_min;
 };
 
-// The format under a GGUF number; nullptr for a type that is not in the table.
-const WeightFormat* find_format(int type);
+constexpr WeightFormat kFormats[] = {
+    {WeightType::kF32, "F32", 1, 4, 0, 0, 0, false},
+    {WeightType::kF16, "F16", 1, 2, 0, 0, 0, false},
+    {WeightType::kBF16, "BF16", 1, 2, 0, 0, 0, false},
+    {WeightType::kQ4_0, "Q4_0", 32, 18, 4, 32, 8, false},
+    {WeightType::kQ4_1, "Q4_1", 32, 20, 4, 32, 0, true},
+    {WeightType::kQ5_0, "Q5_0", 32, 22, 5, 32, 16, false},
+    {WeightType::kQ5_1, "Q5_1", 32, 24, 5, 32, 0, true},
+    {WeightType::kQ8_0, "Q8_0", 32, 34, 8, 32, 128, false},
+    {WeightType::kQ2_K, "Q2_K", 256, 84, 2, 16, 0, true},
+    {WeightType::kQ3_K, "Q3_K", 256, 110, 3, 16, 4, false},
+    {WeightType::kQ4_K, "Q4_K", 256, 144, 4, 32, 0, true},
+    {WeightType::kQ5_K, "Q5_K", 256, 176, 5, 32, 0, true},
+    {WeightType::kQ6_K, "Q6_K", 256, 210, 6, 16, 32, false},
+};
 
-inline bool is_quantized(const WeightFormat& format) { return format.bits != 0; }
+constexpr bool is_quantized(const WeightFormat& format) { return format.bits != 0; }
+
+// The format of a type; nullptr for a number that is not in the table.
+constexpr const WeightFormat* find_format(WeightType type) {
+    for (const WeightFormat& format : kFormats) {
+        if (format.type == type) return &format;
+    }
+    return nullptr;
+}
 
 }  // namespace kokuban
