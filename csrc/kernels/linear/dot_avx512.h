@@ -9,6 +9,7 @@ namespace kokuban {
 namespace {
 
 constexpr int kMaxRows = 8;
+constexpr int kFusedRows = 8;
 constexpr int kMaxFloatRows = 8;
 constexpr int kFloatChains = 8;
 constexpr bool kCentresBytes = false;

@@ -8,12 +8,22 @@
 namespace kokuban {
 namespace {
 
+// What the arithmetic depends on. Types of the same shape share their code for many rows.
+template <int kCodeBits, int kSubBlocks, int kCodeBias, bool kMinimum>
+struct Shape {
+    static constexpr int kBits = kCodeBits;
+    static constexpr int kHalves = kSubBlocks;  // sub-blocks of a group: 1 or 2
+    static constexpr int kBias = kCodeBias;
+    static constexpr bool kHasMin = kMinimum;
+};
+
 template <WeightType kType>
 struct Format {
     static constexpr WeightFormat kFormat = *find_format(kType);
     static constexpr TileLayout kLayout = tile_layout(kFormat);
     static constexpr int kBits = kFormat.bits;
-    static constexpr int kHalves = 32 / kFormat.sub_block;  // sub-blocks of a group
+    static constexpr int kHalves = 32 / kFormat.sub_block;
+    using Shape = kokuban::Shape<kBits, kHalves, kFormat.bias, kFormat.has_min>;
     static constexpr int kGroups = kFormat.block_elements / 32;  // of a unit
     static constexpr bool kNested = kFormat.block_elements == 256;
     static constexpr bool kJoined = kType == WeightType::kQ2_K;
@@ -110,6 +120,8 @@ struct ScratchGroup {
     __attribute__((always_inline)) I32 quad() const {
         return load_vector<64 * kQuad>(at);
     }
+    // Byte i of a quad.
+    __attribute__((always_inline)) int code(int quad_index, int i) const { return at[64 * quad_index + i]; }
     __attribute__((always_inline)) F32 scale(int half) const {
         return f_load(reinterpret_cast<const float*>(at + kScales + 64 * half));
     }
