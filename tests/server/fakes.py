@@ -123,11 +123,14 @@ class FakeEngine:
             self._running -= ids
             self._changed.set()
 
+    async def _pace(self) -> None:
+        await asyncio.sleep(0)
+
     async def _speak(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
         voices = [_Voice(request, self.info.max_context_tokens) for request in requests]
         while voices:
             for voice in list(voices):
-                await asyncio.sleep(0)
+                await self._pace()
                 await self._go.wait()
                 if self.dead:
                     raise StepFailed("the engine has stopped")

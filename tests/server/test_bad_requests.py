@@ -256,6 +256,35 @@ async def test_a_whole_escaped_emoji_is_text() -> None:
     assert model.client.submitted[0].prompt_token_ids == (0xF0, 0x9F, 0x98, 0x80)
 
 
+PICKY = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}"
+    "{% endif %}{{ m.content }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_the_template_refuses_is_the_clients_fault(stream: bool) -> None:
+    messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    async with client(served(template=PICKY)) as http:
+        raw = chat_body(messages=messages, stream=stream)
+        response = await http.post(CHAT, content=raw, headers=JSON)
+
+    assert response.status_code == 400
+    error = assert_envelope(response.json())
+    assert error["param"] == "messages"
+    assert "no system here" in error["message"]
+
+
+async def test_arguments_of_an_earlier_call_must_be_json() -> None:
+    function = {"name": "f", "arguments": "not json"}
+    call = {"id": "c1", "type": "function", "function": function}
+    messages = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": [call]}]
+
+    error = await refused(CHAT, chat_body(messages=messages))
+
+    assert error["param"] == "messages[1].tool_calls[0].function.arguments"
+
+
 async def test_no_model_and_another_model_are_told_apart() -> None:
     missing = await refused(CHAT, json.dumps({"messages": MESSAGES}).encode())
     unknown = await refused(CHAT, chat_body(model="nope"), status=404)

@@ -226,7 +226,7 @@ async def test_the_smaller_limit_counts(fields: Json, limit: int | None) -> None
 
 async def test_every_sampling_field_reaches_the_engine() -> None:
     model = served(CHAIN, pieces=PIECES)
-    fields = {
+    fields: Json = {
         "temperature": 0.5,
         "top_p": 0.9,
         "top_k": 40,

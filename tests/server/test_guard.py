@@ -63,7 +63,7 @@ async def test_the_engine_sees_nothing_of_a_request_without_a_key() -> None:
 )
 async def test_only_the_key_itself_opens(value: str, status: int) -> None:
     async with client(served(), api_keys=(KEY,)) as http:
-        response = await http.get("/v1/models", headers={"authorization": value.encode()})
+        response = await http.get("/v1/models", headers={b"authorization": value.encode()})
 
     assert response.status_code == status
 

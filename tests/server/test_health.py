@@ -7,15 +7,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.fakes_text import EOT, FIRST_PIECE
 from tests.server.asgi import Call, client, client_of, make_app
-from tests.server.fakes import FAILS, FakeEngine, served
+from tests.server.fakes import FAILS, FakeEngine, Served, served
 
 P = ord("p")
 A = FIRST_PIECE
 BODY = {"model": "m", "prompt": "p", "max_tokens": 4}
 
 
-async def statuses(model, **settings):  # type: ignore[no-untyped-def]
-    async with client(model, **settings) as http:
+async def statuses(model: Served) -> list[int]:
+    async with client(model) as http:
         return [(await http.get(path)).status_code for path in ("/health", "/ready")]
 
 

@@ -215,6 +215,6 @@ async def test_requests_of_one_client_id_do_not_share_anything() -> None:
 )
 async def test_a_clients_id_is_shown_when_it_is_short_and_plain(given: str, shown: bool) -> None:
     async with client_of(make_app(served())) as http:
-        response = await http.get("/health", headers={"x-request-id": given.encode("latin-1")})
+        response = await http.get("/health", headers={b"x-request-id": given.encode("latin-1")})
 
     assert (response.headers["x-request-id"] == given) is shown

@@ -23,6 +23,8 @@ PUBLIC = frozenset(
 )
 """Paths that answer without a key: probes, and a page that holds nothing secret."""
 
+MAX_HEADER_BYTES = 32 * 2**10
+
 _CLIENT_ID = re.compile(r"[\w.:\-]{1,128}", re.ASCII)
 
 _log = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class Guard:
             await send(message)
 
         try:
+            _check_size(headers)
             self._check_host(headers)
             state["tenant"] = self._tenant(scope["path"], headers)
             await self._app(scope, receive, answer)
@@ -103,6 +106,17 @@ class Guard:
                 headers={"www-authenticate": "Bearer"},
             )
         return f"key-{matches.index(True)}"
+
+
+def _check_size(headers: Headers) -> None:
+    """The HTTP library's own limit holds only for headers that come in pieces."""
+    size = sum(len(name) + len(value) for name, value in headers.raw)
+    if size > MAX_HEADER_BYTES:
+        raise HttpError(
+            431,
+            f"the headers have {size} bytes; the limit is {MAX_HEADER_BYTES}",
+            code="headers_too_large",
+        )
 
 
 def _shown_id(headers: Headers, own: str) -> str:

@@ -13,13 +13,14 @@ from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import Usage
 from kokuban.engine.generation import TextDelta, generate
 
+Chain = Mapping[int, int | Sequence[int]]
 P = ord("p")
 A, B, C, D, E = range(FIRST_PIECE, FIRST_PIECE + 5)
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
 
 async def deltas_of(
-    chain: Mapping[int, int | Sequence[int]],
+    chain: Chain,
     params: SamplingParams,
     *,
     pieces: Sequence[str] = (),
@@ -89,7 +90,7 @@ async def test_the_stop_string_that_ended_the_text_is_told() -> None:
 
 
 async def test_a_choice_is_cancelled_at_its_stop_string_while_the_others_go_on() -> None:
-    chain = {P: [A, B], A: D, B: D, D: E, E: EOT}
+    chain: Chain = {P: [A, B], A: D, B: D, D: E, E: EOT}
     engine = FakeEngine(chain)
     params = SamplingParams(stop=("DEF",), n=8, seed=3, max_tokens=9)
 
