@@ -6,7 +6,8 @@
 
 It needs an environment of its own, with `torch`, `transformers` and `gguf` beside this project's
 source; the values were made with torch 2.13 and transformers 4.57.6. Nothing of Kokuban computes
-them: from the project come only the tiny models' numbers and random weights.
+them: from the project come only inputs, the tiny models' numbers and random weights and the ids of
+the texts.
 
 Layout of the fixtures (.npz):
     tiny/<variant>: token_ids [300]; positions [P]; logits [P, V] float32 at those positions.
@@ -32,8 +33,11 @@ from tools.golden_texts import TEXTS
 from tools.make_tiny_models import write_tiny_model
 from tools.tiny_configs import VARIANTS, VOCAB_SIZE, variant_config
 from tools.tiny_formats import hf_config
-from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from kokuban.text.load import load_text
+from kokuban.weights.source import open_source
 
 POSITIONS = (0, 1, 2, 10, 20, 22, 23, 24, 25, 33, 48, 63, 64, 65, 100, 119, 120, 200, 299)
 """Around the window of 24, the original context of 64, and far beyond both."""
@@ -86,12 +90,13 @@ def make_rope(fixtures: Path) -> None:
 
 def make_gguf(fixtures: Path, name: str, path: Path) -> None:
     """Logits of a real model on the last 32 tokens of ten texts."""
-    source = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
-    tokenizer = AutoTokenizer.from_pretrained(**source)
+    tokenizer = load_text(open_source(path).tokenizer_source()).tokenizer
+    sequences = [
+        tokenizer.encode(text, add_bos=tokenizer.add_bos, parse_special=False) for text in TEXTS
+    ]
     model = AutoModelForCausalLM.from_pretrained(
-        **source, dtype=torch.float32, attn_implementation="eager"
+        path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager"
     )
-    sequences = [tokenizer(text).input_ids for text in TEXTS]
     logits = np.concatenate([_logits(model, ids, NUM_SCORED) for ids in sequences])
     assert len(logits) == NUM_SCORED * len(TEXTS), "a text is too short"
     best = np.sort(logits, axis=1)[:, -2:]

@@ -81,7 +81,7 @@ def hf_config(cfg: ModelConfig) -> dict[str, Any]:
         "rms_norm_eps": cfg.rms_norm_eps,
         "rope_theta": cfg.rope.theta,
         "rope_scaling": _hf_rope_scaling(cfg.rope),
-        "hidden_act": "gelu_pytorch_tanh" if cfg.activation == "gelu_tanh" else "silu",
+        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(cfg.activation, cfg.activation),
         "tie_word_embeddings": cfg.tied_embeddings,
         "attention_bias": False,
         "bos_token_id": byte_tokenizer.BOS_ID,

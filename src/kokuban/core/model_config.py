@@ -77,6 +77,6 @@ class ModelConfig:
     embedding_scale: float = 1.0
     attention_softcap: float | None = None
     final_softcap: float | None = None
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Literal["silu", "gelu_tanh", "relu"] = "silu"
     norm_weight_offset: float = 0.0
     """Added to every norm weight that is read: 1 for gemma in safetensors (w stands for 1 + w)."""

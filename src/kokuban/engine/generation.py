@@ -75,25 +75,19 @@ async def generate(
     Raises:
         Overloaded, RequestError: the engine refused the requests; none of them runs.
     """
-    name = request_id or secrets.token_hex(12)
-    seed = params.seed if params.seed is not None else secrets.randbits(SEED_BITS)
     ends = frozenset(params.stop_token_ids)
     if not params.ignore_eos:
         ends |= frozenset(end_token_ids)
-    requests = [
-        Request(
-            id=RequestId(f"{name}-{choice}"),
-            prompt_token_ids=tuple(prompt_token_ids),
-            params=replace(params, n=1, seed=seed),
-            seed=seed,
-            choice=choice,
-            end_token_ids=ends,
-            priority=priority,
-            tenant=tenant,
-            deadline_s=deadline_s,
-        )
-        for choice in range(params.n)
-    ]
+    first = Request(
+        id=RequestId(request_id or secrets.token_hex(12)),
+        prompt_token_ids=tuple(prompt_token_ids),
+        params=replace(params, n=1),
+        end_token_ids=ends,
+        priority=priority,
+        tenant=tenant,
+        deadline_s=deadline_s,
+    )
+    requests = _choices(first, params.n)
     open_choices = {
         request.id: _Choice(request, tokenizer, continues=continues) for request in requests
     }
@@ -111,6 +105,23 @@ async def generate(
                 yield delta
             if not open_choices:
                 return
+
+
+def _choices(request: Request, n: int) -> list[Request]:
+    """The request n times, under one seed, each choice with an id and a counter of its own."""
+    given = request.params.seed
+    seed = given if given is not None else secrets.randbits(SEED_BITS)
+    params = replace(request.params, seed=seed)
+    return [
+        replace(
+            request,
+            id=RequestId(f"{request.id}-{choice}"),
+            params=params,
+            seed=seed,
+            choice=choice,
+        )
+        for choice in range(n)
+    ]
 
 
 async def _events(engine: EngineClient, requests: Sequence[Request]) -> AsyncGenerator[TokenEvent]:

@@ -124,7 +124,7 @@ class Add:
 class GatedActivation:
     """out = activation(gate) * up."""
 
-    kind: Literal["silu", "gelu_tanh"]
+    kind: Literal["silu", "gelu_tanh", "relu"]
     gate: Value
     up: Value
     out: Value

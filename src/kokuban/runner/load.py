@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kokuban.core.errors import ModelError
 from kokuban.core.model_config import ModelConfig
-from kokuban.kernels.linear import PackedWeight, pack_matrix
+from kokuban.kernels.linear import PackedMatrix, pack_matrix
 from kokuban.program.program import Program, WeightSpec
 from kokuban.weights.dequant import dequantize_tensor
 from kokuban.weights.mapped import WeightTensor
@@ -41,7 +40,7 @@ class LoadedWeights:
     """Everything that the operations of a Program read, by weight name."""
 
     embedding: EmbeddingTable
-    matrices: Mapping[str, PackedWeight]
+    matrices: Mapping[str, PackedMatrix]
     vectors: Mapping[str, NDArray[np.float32]]
     """Norm weights and biases."""
 
@@ -73,7 +72,7 @@ def load_weights(
     total = sum(
         source.tensor(name).data.nbytes for name, spec in program.weights.items() if spec.matmul
     )
-    matrices: dict[str, PackedWeight] = {}
+    matrices: dict[str, PackedMatrix] = {}
     vectors: dict[str, NDArray[np.float32]] = {}
     done = 0
     for name, spec in program.weights.items():
@@ -92,19 +91,16 @@ def load_weights(
         matrices=matrices,
         vectors=vectors,
         file_bytes=total,
-        packed_bytes=sum(matrix.nbytes for matrix in matrices.values()),
+        packed_bytes=sum(matrix.num_bytes for matrix in matrices.values()),
     )
 
 
-def _packed(tensor: WeightTensor, spec: WeightSpec, pool: Any, quantize: str) -> PackedWeight:
+def _packed(tensor: WeightTensor, spec: WeightSpec, pool: Any, quantize: str) -> PackedMatrix:
     if quantize != "none" and not tensor.type.quantized:
         wanted = TensorType.Q8_0 if quantize == "int8" else TensorType.Q4_1
         tensor = quantize_tensor(tensor, wanted)
     n, k = spec.shape
-    try:
-        return pack_matrix(tensor.data, int(tensor.type), n, k, pool=pool)
-    except ValueError as error:
-        raise ModelError(f"tensor {tensor.name!r}: {error}") from error
+    return pack_matrix(tensor.data, tensor.type.name, n, k, name=tensor.name, pool=pool)
 
 
 def _vector(tensor: WeightTensor, config: ModelConfig) -> NDArray[np.float32]:

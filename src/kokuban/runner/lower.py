@@ -102,7 +102,7 @@ class Lowering:
         self._native.rms_norm(self._columns(op.x), weight, op.eps, self._columns(op.out))
 
     def _linear(self, op: Linear, head: bool = False) -> None:
-        weights = [self._weights.matrices[name] for name in op.weights]
+        weights = [self._weights.matrices[name].native for name in op.weights]
         names = op.biases or (None,) * len(op.weights)
         biases = [None if name is None else self._weights.vectors[name] for name in names]
         self._native.linear(head, self._columns(op.x), weights, biases, self._columns(op.out))

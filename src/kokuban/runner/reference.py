@@ -4,7 +4,7 @@ It shares no kernel, no layout and no order of sums with the native backend. KV 
 rows for each layer, kept in float64 and never rounded. It runs one sequence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +162,7 @@ class ReferenceSequence:
             case Add():
                 self._write(op.out, self._read(op.a) + self._read(op.b))
             case GatedActivation():
-                activation = silu if op.kind == "silu" else gelu_tanh
+                activation = ACTIVATIONS[op.kind]
                 self._write(op.out, activation(self._read(op.gate)) * self._read(op.up))
             case Softcap():
                 self._write(op.x, op.cap * np.tanh(self._read(op.x) / op.cap))
@@ -213,6 +213,11 @@ class ReferenceSequence:
         return out.reshape(-1, op.out.cols)
 
 
+def relu(x: Floats) -> Floats:
+    """max(x, 0)."""
+    return np.maximum(x, 0.0)
+
+
 def silu(x: Floats) -> Floats:
     """x / (1 + exp(-x)), written with tanh so that large negative x does not overflow."""
     return np.asarray(x * 0.5 * (1 + np.tanh(0.5 * x)))
@@ -221,3 +226,10 @@ def silu(x: Floats) -> Floats:
 def gelu_tanh(x: Floats) -> Floats:
     """The tanh form of GELU. Source: Hendrycks and Gimpel 2016, section 2."""
     return np.asarray(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
+
+
+ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
+    "silu": silu,
+    "gelu_tanh": gelu_tanh,
+    "relu": relu,
+}

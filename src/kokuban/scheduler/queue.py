@@ -98,6 +98,7 @@ class WaitingQueue:
         assert len(listed) == len(self._waiting), "a waiting request is listed twice or not at all"
         assert {state.id for state in listed} == set(self._waiting), "levels and index disagree"
         assert not any(state.running for state in listed), "a running request waits"
+        assert not any(state.num_computed for state in listed), "a request without blocks computed"
         assert self._priorities == sorted(self._levels), "priorities are out of order"
 
     def _level(self, priority: int) -> "_Level":

@@ -70,7 +70,7 @@ def test_the_receipt_tells_of_preemptions_and_of_what_they_cost() -> None:
 def test_a_step_that_preempted_admits_nobody() -> None:
     bench = decoding_bench()
     bench.step()
-    bench.add(make_request("tiny", 1))
+    bench.add(make_request("urgent", 1, priority=-1))
 
     plan = bench.step()
 
@@ -155,7 +155,7 @@ def test_a_prefill_takes_blocks_from_less_important_requests_only() -> None:
     bench = Bench(num_blocks=12, token_budget=32)
     bench.add(make_request("low", 31, max_tokens=60, priority=1))
     bench.step(2)
-    bench.add(make_request("equal", 31, max_tokens=60))
+    bench.add(make_request("equal", 20, max_tokens=60))
     bench.step()
     bench.add(make_request("long", 80, max_tokens=3))
     bench.step()

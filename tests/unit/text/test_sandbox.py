@@ -14,7 +14,8 @@ from kokuban.text.sandbox import Sandbox, counting
 TOKENIZER = byte_tokenizer()
 MESSAGES = [{"role": "user", "content": "q"}]
 
-# JavaScript writes the float 1.0 of this template's input as 1; JSON in Python keeps it a float.
+# This template writes its tools as they are: Python's repr here, as in training; JavaScript's
+# JSON in the golden.
 DIFFERS = {"MadeAgents/Hammer2.1"}
 
 
