@@ -75,22 +75,18 @@ async def generate(
     Raises:
         Overloaded, RequestError: the engine refused the requests; none of them runs.
     """
-    ends = frozenset(params.stop_token_ids)
-    if not params.ignore_eos:
-        ends |= frozenset(end_token_ids)
+    own_ends = () if params.ignore_eos else end_token_ids
     first = Request(
         id=RequestId(request_id or secrets.token_hex(12)),
         prompt_token_ids=tuple(prompt_token_ids),
         params=replace(params, n=1),
-        end_token_ids=ends,
+        end_token_ids=frozenset((*params.stop_token_ids, *own_ends)),
         priority=priority,
         tenant=tenant,
         deadline_s=deadline_s,
     )
     requests = _choices(first, params.n)
-    open_choices = {
-        request.id: _Choice(request, tokenizer, continues=continues) for request in requests
-    }
+    open_choices = {each.id: _Choice(each, tokenizer, continues=continues) for each in requests}
     async with aclosing(_events(engine, requests)) as events:
         async for event in events:
             choice = open_choices.get(event.request_id)
