@@ -1,5 +1,6 @@
 """The reference backend against transformers, on tiny random models of every architecture."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def with_window(config: ModelConfig, window: int) -> ModelConfig:
     return replace(config, sliding_window=window)
 
 
-WRONG = {
+WRONG: Mapping[str, tuple[str, Callable[[ModelConfig], ModelConfig]]] = {
     "llama: eps": ("llama", lambda c: replace(c, rms_norm_eps=1e-2)),
     "llama: head scale": ("llama", lambda c: replace(c, attention_scale=0.2)),
     "llama: interleaved": (
