@@ -103,7 +103,8 @@ def test_gemma_rotates_window_layers_by_the_local_base_and_the_sixth_by_the_glob
 def test_gemma_scales_its_embedding_norms_both_sides_and_caps_its_logits() -> None:
     program = build_program(variant_config("gemma3_scaled"))
 
-    assert program.body[0] == Embed("token_embd.weight", *writes(program.body[0]), 16.0)
+    [h] = writes(program.body[0])
+    assert program.body[0] == Embed("token_embd.weight", h, 16.0)
     counts = Counter(type(op) for op in program.body)
     assert counts[RmsNorm] == 6 * 6 + 1
     assert {op.kind for op in program.body if isinstance(op, GatedActivation)} == {"gelu_tanh"}
