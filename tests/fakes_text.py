@@ -1,4 +1,4 @@
-"""A tokenizer whose ids can be read by eye: one id for each byte, and a few special ones."""
+"""Vocabularies whose ids can be read by eye: single bytes, and a few SentencePiece words."""
 
 import json
 from collections.abc import Sequence
@@ -45,6 +45,24 @@ def byte_tokenizer(pieces: Sequence[str] = (), *, add_bos: bool = False) -> Toke
     """The tokenizer of `byte_tokenizer_json`; BOS 256, end of text 259."""
     config = {"bos_token": "<|bos|>", "eos_token": "<|eot|>", "add_bos_token": add_bos}
     return from_hf(byte_tokenizer_json(pieces), config, end_ids=[EOT])
+
+
+def sentencepiece_metadata(**more: Any) -> dict[str, Any]:
+    """The smallest vocabulary with byte fallback and a few words."""
+    words = ["▁Hello", "▁world", "Hello", "▁", "user", "▁user", *"Helowrdus"]
+    bytes_ = [f"<0x{value:02X}>" for value in range(256)]
+    tokens = ["<unk>", "<s>", "</s>", *bytes_, *words, "▁H", "▁w", "He", "ll", "Hell", "us", "use"]
+    types = [2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259)
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.scores": [0.0] * 259 + [float(-i) for i in range(len(tokens) - 259)],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_bos_token": True,
+    } | {f"tokenizer.ggml.{key}": value for key, value in more.items()}
 
 
 def _byte_level() -> dict[str, Any]:

@@ -2,6 +2,7 @@ import logging
 from typing import Any
 
 import pytest
+from tests.fakes_text import sentencepiece_metadata
 from tests.tokenizer_vectors import vectors, vocabulary
 
 from kokuban.core.errors import ModelError
@@ -136,24 +137,6 @@ def test_the_best_rank_is_merged_first(ignore: bool, expected: list[str]) -> Non
     assert pieces(tokenizer, "abc") == ["a", "bc"]
     assert pieces(tokenizer, "aaa") == ["aa", "a"]
     assert expected == pieces(tokenizer, "xyz")
-
-
-def sentencepiece_metadata(**more: Any) -> dict[str, Any]:
-    """The smallest vocabulary with byte fallback and a few words."""
-    words = ["▁Hello", "▁world", "Hello", "▁", "user", "▁user", *"Helowrdus"]
-    bytes_ = [f"<0x{value:02X}>" for value in range(256)]
-    tokens = ["<unk>", "<s>", "</s>", *bytes_, *words, "▁H", "▁w", "He", "ll", "Hell", "us", "use"]
-    types = [2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259)
-    return {
-        "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types,
-        "tokenizer.ggml.scores": [0.0] * 259 + [float(-i) for i in range(len(tokens) - 259)],
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.unknown_token_id": 0,
-        "tokenizer.ggml.add_bos_token": True,
-    } | {f"tokenizer.ggml.{key}": value for key, value in more.items()}
 
 
 def test_merges_come_from_scores_best_first_and_never_from_special_pieces() -> None:
