@@ -157,7 +157,7 @@ async def test_health_answers_while_a_long_prompt_is_read() -> None:
     with live(model) as url:
         async with httpx.AsyncClient(base_url=url, timeout=30) as http:
             long = asyncio.create_task(
-                http.post("/v1/completions", json={"model": "m", "prompt": "ab " * 700_000})
+                http.post("/v1/completions", json={"model": "m", "prompt": "ab " * 200_000})
             )
             num_answers = 0
             while not long.done():
@@ -167,4 +167,4 @@ async def test_health_answers_while_a_long_prompt_is_read() -> None:
 
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
-    assert num_answers >= 10  # One, if reading the prompt held the loop or the interpreter lock.
+    assert num_answers >= 5  # One, if reading the prompt held the loop or the interpreter lock.
