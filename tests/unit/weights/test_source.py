@@ -142,6 +142,13 @@ def test_untied_embeddings_without_a_head_are_an_error(tmp_path: Path) -> None:
         check_tensors(source, EMBEDDING | {"output.weight": (10, 48)})
 
 
+def test_a_head_beside_untied_embeddings_must_be_used(tmp_path: Path) -> None:
+    source = open_source(head_directory(tmp_path, tied=False, head=True))
+
+    with pytest.raises(ModelError, match=r"does not use: output\.weight$"):
+        check_tensors(source, EMBEDDING)
+
+
 def test_the_digest_stays_the_same_for_the_same_content(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
 
