@@ -4,6 +4,7 @@ import asyncio
 import re
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -152,8 +153,21 @@ async def test_a_client_that_closes_its_socket_frees_its_request() -> None:
                         await asyncio.sleep(0)
 
 
-async def test_health_answers_while_a_long_prompt_is_read() -> None:
+async def test_health_answers_while_a_long_prompt_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = served()
+    reading = threading.Event()
+    encode = model.tokenizer.encode
+
+    def watched(text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+        reading.set()
+        try:
+            return encode(text, add_bos=add_bos, parse_special=parse_special)
+        finally:
+            reading.clear()
+
+    monkeypatch.setattr(model.tokenizer, "encode", watched)
     with live(model) as url:
         async with httpx.AsyncClient(base_url=url, timeout=30) as http:
             long = asyncio.create_task(
@@ -162,9 +176,9 @@ async def test_health_answers_while_a_long_prompt_is_read() -> None:
             num_answers = 0
             while not long.done():
                 await http.get("/health")
-                num_answers += 1
+                num_answers += reading.is_set()
             answer = await long
 
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
-    assert num_answers >= 5  # One, if reading the prompt held the loop or the interpreter lock.
+    assert num_answers >= 3  # One at most, if reading held the loop or the interpreter lock.
