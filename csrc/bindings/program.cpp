@@ -34,7 +34,7 @@ class BoundProgram {
     int buffer(int64_t cols, bool sampled) { return program_.add_buffer(cols, sampled); }
 
     void embed(ColumnsArg out, Array<const uint8_t, 1> rows, int type, int64_t row_bytes, float scale) {
-        const WeightFormat* format = find_format(type);
+        const WeightFormat* format = find_format(static_cast<WeightType>(type));
         if (format == nullptr) throw std::invalid_argument("unknown weight type");
         Operation op{.code = OpCode::kEmbed, .out = columns(out)};
         op.bytes = rows.data();

@@ -100,9 +100,7 @@ def test_a_request_that_lost_its_blocks_computes_the_same_again(
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3", "mistral"])
-def test_no_architecture_is_an_exception(
-    variant: str, model_path: ModelPath, alone: Alone
-) -> None:
+def test_no_architecture_is_an_exception(variant: str, model_path: ModelPath, alone: Alone) -> None:
     model = NativeModel(model_path(variant, "q8_0"), threads=2, num_blocks=4096)
 
     for chunk_size in CHUNKS:
