@@ -1,4 +1,4 @@
-"""A model on the native executor, driven by hand: chunks, batches and blocks as a test wants them."""
+"""A model on the native executor, driven by hand: chunks, batches, blocks as a test wants them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ Logits = NDArray[np.float32]
 class NativeModel:
     """Runs sequences that are known beforehand and gives the logits of every token.
 
-    Blocks are handed out in a scattered order and never shared, so that nothing rests on neighbours.
+    Blocks are handed out in scattered order and never shared: nothing rests on neighbours.
     """
 
     def __init__(

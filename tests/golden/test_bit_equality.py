@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.native_model import Logits, NativeModel
+from tools.make_tiny_models import write_tiny_model
 
 from kokuban.core.config import KV_DTYPES, KvDtype
 from kokuban.core.request import RequestId
 from kokuban.kernels.native import isa_name
-from tests.native_model import Logits, NativeModel
-from tools.make_tiny_models import write_tiny_model
 
 FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 PLAIN = ("f32", "f16", "bf16")

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from tests.golden.goldens import tiny_golden
 from tests.native_model import NativeModel
 from tools.make_tiny_models import write_tiny_model

@@ -29,7 +29,9 @@ def models() -> None:
 
     from kokuban.weights.registry import list_models
 
-    table = Table("name", "model", "licence", "from", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("name", "model", "licence", "from"):
+        table.add_column(name, no_wrap=name == "name", overflow="fold")
     for entry in list_models():
         table.add_row(entry.name, entry.title, entry.license, entry.origin)
     Console().print(table)

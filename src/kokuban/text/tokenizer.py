@@ -219,24 +219,6 @@ class Tokenizer:
         """The vocabulary's entry of an id, or None."""
         return self._parts.pieces[token_id] if 0 <= token_id < self.vocab_size else None
 
-    def check_ids(self, ids: Sequence[int], *, param: str, vocab_size: int | None = None) -> None:
-        """Refuse ids of a client that are outside the vocabulary.
-
-        Args:
-            ids: the client's ids.
-            param: the request field that held them.
-            vocab_size: rows of the model, when it has more than the vocabulary.
-
-        Raises:
-            RequestError: names the first id that is outside, and the limit.
-        """
-        limit = max(vocab_size or 0, self.vocab_size)
-        for token_id in ids:
-            if not 0 <= token_id < limit:
-                raise RequestError(
-                    f"{param} holds token id {token_id}; ids go from 0 to {limit - 1}", param=param
-                )
-
     def _piece_bytes(self, token_id: int) -> bytes:
         piece = self.piece_of(token_id)
         if piece is None:
