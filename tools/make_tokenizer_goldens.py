@@ -4,8 +4,8 @@ Run with an interpreter that has transformers and gguf, once for each GGUF file:
 
     python tools/make_tokenizer_goldens.py smollm2 SmolLM2-135M-Instruct.Q4_1.gguf
 
-or, with --llama-cpp, with one that has llama-cpp-python: transformers 4 and 5 merge the pieces of
-a Gemma 3 GGUF file in the wrong order ("world" becomes three tokens, against Google's own ids).
+or, with --llama-cpp, with one that has llama-cpp-python. Gemma 3 needs that: transformers 4.57.6
+cuts " world" in three with this vocabulary, which has it as one piece.
 
 The result goes to tests/golden/fixtures/tokenizer_<name>.json: texts with their ids without special
 tokens added, and (transformers only) a conversation with the ids of its rendered template.

@@ -34,7 +34,7 @@ def test_a_directory_gives_tokenizer_and_template(tmp_path: Path) -> None:
 
     text = load_text(Files("hf", tokenizer_json=path, tokenizer_config={"eos_token": "<|eot|>"}))
 
-    assert (text.tokenizer.eos_id, text.tokenizer.end_ids) == (EOT, {5})
+    assert (text.tokenizer.eos_id, text.tokenizer.end_ids) == (EOT, frozenset({5}))
 
 
 @pytest.mark.parametrize("content", [None, b"\xff"])

@@ -8,7 +8,7 @@ from kokuban.text.stops import StopMatch, StopMatcher
 def run(stops: list[str], pieces: list[str]) -> tuple[list[str], str | None]:
     """The released pieces and the stop."""
     matcher = StopMatcher(stops)
-    released = []
+    released: list[str] = []
     for piece in pieces:
         found = matcher.feed(piece)
         if isinstance(found, StopMatch):
