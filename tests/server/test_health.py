@@ -146,6 +146,17 @@ async def test_a_request_is_one_line_without_its_text(caplog: pytest.LogCaptureF
     )
 
 
+async def test_a_client_cannot_write_fields_of_the_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with client(served()) as http:
+        headers = {"x-request-id": "1 finish=forged"}
+        await http.post("/v1/completions", json=BODY, headers=headers)
+
+    [line] = [r.getMessage() for r in caplog.records if r.name == "kokuban.server.record"]
+    assert " client_id=- " in line
+    assert "forged" not in line
+
+
 async def test_the_page_and_its_files_come_from_here_alone() -> None:
     async with client(served(), api_keys=("k",)) as http:
         page = await http.get("/")

@@ -81,7 +81,7 @@ def _rows(facts: "ModelDescription") -> list[tuple[str, str]]:
         ("digest", facts.digest),
     ]
     rows += [
-        (f"  {kind}", f"{use.num_tensors} tensors, {use.num_bytes:,} bytes")
+        (f"  {kind.name}", f"{use.num_tensors} tensors, {use.num_bytes:,} bytes")
         for kind, use in facts.types.items()
     ]
     return rows

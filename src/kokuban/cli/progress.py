@@ -17,13 +17,15 @@ class Report(Protocol):
 @contextmanager
 def progress_bars() -> Iterator[Report]:
     """Bars that vanish at the end; none where standard error is no terminal."""
+    console = Console(stderr=True)
     bars = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     tasks = {}
 

@@ -55,7 +55,8 @@ class Guard:
         headers = Headers(scope=scope)
         state = scope.setdefault("state", {})
         state["request_id"] = secrets.token_hex(12)
-        shown_id = _shown_id(headers, state["request_id"])
+        state["client_id"] = _client_id(headers)
+        shown_id = state["client_id"] or state["request_id"]
         started = False
 
         async def answer(message: Message) -> None:
@@ -119,7 +120,7 @@ def _check_size(headers: Headers) -> None:
         )
 
 
-def _shown_id(headers: Headers, own: str) -> str:
-    """The client's X-Request-Id when it is short and plain, else ours. Never used as a key."""
+def _client_id(headers: Headers) -> str:
+    """The client's X-Request-Id when it is short and plain, else "". Never used as a key."""
     asked = headers.get("x-request-id", "")
-    return asked if _CLIENT_ID.fullmatch(asked) else own
+    return asked if _CLIENT_ID.fullmatch(asked) else ""

@@ -54,11 +54,10 @@ class Serving:
             raise UnknownModel(asked[:128], self.info.model)
 
     def new_record(self, request: Request, api: str, params: SamplingParams) -> Record:
-        client_id = request.headers.get("x-request-id", "-")[:128]
         return Record(
             api=api,
             request_id=request.state.request_id,
-            client_id=client_id,
+            client_id=request.state.client_id or "-",
             clock=self.clock,
             metrics=self.metrics,
             n=params.n,
