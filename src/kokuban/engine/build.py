@@ -100,7 +100,8 @@ def build_engine(
     )
     core = _core(program, weights, layout, budget, scheduler, pool, isa_cap, text.tokenizer)
     client = EngineThread(core, info)
-    return Engine(client, text.tokenizer, text.chat_template, source.end_token_ids)
+    ends = text.tokenizer.end_ids | source.end_token_ids
+    return Engine(client, text.tokenizer, text.chat_template, ends)
 
 
 def _layout(kv: KvSpec, block_size: int, runtime: RuntimeConfig) -> KvLayout:

@@ -27,7 +27,8 @@ from kokuban.program.ops import (
 from kokuban.program.program import Program
 from kokuban.runner.load import LoadedWeights
 
-ACTIVATIONS = ("silu", "gelu_tanh")
+ACTIVATIONS = ("silu", "gelu_tanh", "relu")
+"""By the native index."""
 
 Columns = tuple[int, int, int]
 

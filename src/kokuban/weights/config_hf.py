@@ -56,10 +56,11 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 _QWEN_FIRST_WINDOW_LAYER = 28
 
-_ACTIVATIONS: Mapping[str, Literal["silu", "gelu_tanh"]] = {
+_ACTIVATIONS: Mapping[str, Literal["silu", "gelu_tanh", "relu"]] = {
     "silu": "silu",
     "swish": "silu",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
 }
 
 
@@ -132,7 +133,7 @@ def _text_fields(values: Mapping[str, Any], path: Path) -> tuple[Fields, str]:
     return Fields({**_DEFAULTS.get(model_type, {}), **stated}, path), model_type
 
 
-def _activation(fields: Fields) -> Literal["silu", "gelu_tanh"]:
+def _activation(fields: Fields) -> Literal["silu", "gelu_tanh", "relu"]:
     name = fields.text("hidden_activation", fields.text("hidden_act", "silu"))
     if name not in _ACTIVATIONS:
         raise fields.fail(
