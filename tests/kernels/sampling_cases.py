@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-import kokuban._native as _native
 import numpy as np
 from numpy.typing import NDArray
 
+import kokuban._native as _native
 from kokuban.core.env import ISA_LEVELS
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.kernels import sampling

@@ -2,11 +2,11 @@
 
 import functools
 
-import kokuban._native as _native
 import numpy as np
 import pytest
 from tests.kernels import reference_linear as reference
 
+import kokuban._native as _native
 from kokuban.core.errors import ModelError
 from kokuban.kernels.linear import (
     WEIGHT_TYPES,

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import kokuban._native as _native
 import numpy as np
 import pytest
 from tests.kernels import reference_sampling as reference
@@ -16,6 +15,7 @@ from tests.kernels.sampling_cases import (
     sample_one,
 )
 
+import kokuban._native as _native
 from kokuban.core.env import ISA_LEVELS
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.kernels import sampling

@@ -1,6 +1,5 @@
 """What the native sampler does to single rows: penalties, biases, logprobs, errors, same bits."""
 
-import kokuban._native as _native
 import numpy as np
 import pytest
 from tests.kernels import reference_sampling as reference
@@ -14,6 +13,7 @@ from tests.kernels.sampling_cases import (
     sample_one,
 )
 
+import kokuban._native as _native
 from kokuban.core.env import ISA_LEVELS
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.kernels import sampling

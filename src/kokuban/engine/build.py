@@ -37,6 +37,7 @@ from kokuban.weights.wheels import Progress as PullProgress
 
 logger = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """A loaded model that runs, with its text side. Made by `build_engine`."""

@@ -45,7 +45,9 @@ def _check_batch(batch: AttentionBatch, num_rows: int) -> None:
     check_vector("context_lens", batch.context_lens, np.int32)
     check_vector("query_start", batch.query_start, np.int32, num_requests + 1)
     if batch.query_start[0] != 0 or batch.query_start[-1] != num_rows:
-        raise ValueError(f"query_start goes from {batch.query_start[0]} to {batch.query_start[-1]}, not 0 to {num_rows}")
+        raise ValueError(
+            f"query_start goes from {batch.query_start[0]} to {batch.query_start[-1]}, not 0 to {num_rows}"
+        )
     lens = np.diff(batch.query_start)
     if (lens < 0).any() or (lens > batch.context_lens).any():
         raise ValueError("query_start goes down, or a request has more rows than its context")

@@ -12,5 +12,5 @@ def make_threads(count: int) -> Any:
 
 
 def isa_name(cap: int = -1) -> str:
-    """The best level of `ISA_LEVELS` that this machine can run, at most the one with index `cap`."""
+    """The best of `ISA_LEVELS` that this machine can run, at most the one with index `cap`."""
     return ISA_LEVELS[_native.isa_level(cap)]

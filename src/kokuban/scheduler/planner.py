@@ -152,18 +152,13 @@ class Planner:
         return self._manager.find_cached_prefix(None if scored else state.chain, state.token_ids)
 
     def _num_spare_blocks(self) -> int:
-        """Free blocks that no running request will need for the tokens that it has now.
+        """Free blocks that newcomers may have.
 
-        One block for each group and request is kept back besides, so that a newcomer does not
-        preempt or get preempted as soon as somebody's last block is full.
+        One for each running request and group is kept back, so that a newcomer does not preempt,
+        or is not preempted, as soon as somebody's last block is full. Nothing need be kept for
+        prompts under way: while one has a chunk left, it has used up the budget or the blocks.
         """
-        promised = sum(
-            max(0, self._num_needed(state) - self._manager.num_held(state.id))
-            for state in self._running
-            if not state.decodes
-        )
-        headroom = len(self._running) * self._manager.num_groups
-        return self._manager.num_free - promised - headroom
+        return self._manager.num_free - len(self._running) * self._manager.num_groups
 
     def _num_needed(self, state: RequestState) -> int:
         return self._manager.num_needed(len(state.token_ids), max_chunk=self._max_chunk)

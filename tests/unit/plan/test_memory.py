@@ -62,6 +62,14 @@ def test_a_window_group_holds_its_window_and_one_chunk() -> None:
     assert blocks_needed(GEMMA_270M, 100, block_size=16) == 6 * 7
 
 
+def test_a_window_of_one_token_more_than_a_block_touches_two_blocks() -> None:
+    """17 tokens from the last slot of a block fill that slot and the next block, no third."""
+    kv = KvSpec((KvGroup((0,), 17),), num_kv_heads=1, head_dim=8)
+
+    assert blocks_needed(kv, 1000, block_size=16) == 2
+    assert blocks_needed(kv, 1000, block_size=16, max_chunk=2) == 3
+
+
 def test_groups_share_a_pool_of_equal_blocks() -> None:
     pool = plan_kv(
         GEMMA_270M, budget_bytes=2**26, block_size=16, dtype_bytes=2, max_context_tokens=32768
@@ -91,9 +99,7 @@ def test_windows_let_a_longer_context_fit_in_the_same_pool() -> None:
 
 
 def test_a_context_that_was_asked_for_and_does_not_fit_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"holds 182 blocks .*8192 tokens needs 512"
-    ):
+    with pytest.raises(ConfigError, match=r"holds 182 blocks .*8192 tokens needs 512"):
         plan_kv(
             SMOLLM2,
             budget_bytes=2**26,

@@ -65,6 +65,8 @@ def test_the_receipt_tells_of_preemptions_and_of_what_they_cost() -> None:
     assert (usage.queue_s, usage.prefill_s, usage.decode_s) == (7.0, 0.0, 8.0)
     assert bench.scheduler.stats().totals.recomputed_tokens == 32
     assert bench.scheduler.stats().totals.preemptions == 1
+    # The tenant pays once for 2 x 31 prompt tokens, and twice for each of 2 x 9 output tokens.
+    assert bench.scheduler._shares.served("") == 62 + 36
 
 
 def test_a_step_that_preempted_admits_nobody() -> None:
@@ -130,7 +132,7 @@ def test_a_prefill_takes_a_shorter_chunk_when_blocks_are_short() -> None:
     bench.assert_text_as_alone("long", 3)
 
 
-def test_blocks_promised_to_a_prompt_under_way_are_not_given_to_a_newcomer() -> None:
+def test_a_newcomer_gets_no_block_that_a_prompt_under_way_will_need() -> None:
     bench = Bench(num_blocks=10, token_budget=32)
     bench.add(make_request("long", 128))
     bench.step()
@@ -149,6 +151,25 @@ def test_a_newcomer_leaves_one_block_for_each_that_runs() -> None:
     bench.add(make_request("two blocks", 17), make_request("one block", 16, max_tokens=1))
 
     assert admitted(bench.step()) == ["one block"]
+
+
+def test_newcomers_of_one_step_leave_a_block_for_each_of_them_too() -> None:
+    bench = Bench(num_blocks=5, token_budget=100)
+    bench.add(*(make_request(name, 16) for name in "abcde"))
+
+    assert admitted(bench.step()) == ["a", "b", "c"]
+
+
+def test_blocks_that_others_hold_already_cost_a_newcomer_nothing() -> None:
+    bench = Bench(num_blocks=8, prefix_cache=True)
+    first = make_request("a", 64)
+    bench.add(first)
+    bench.step(2)
+    bench.add(make_request("b", prompt=(*first.prompt_token_ids, 1, 2)))
+
+    assert bench.pool.num_free == 3
+    assert sizes(bench.step()) == {"a": 1, "b": 2}
+    assert bench.pool.num_free == 2
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,8 @@ FAULTS: Mapping[str, tuple[dict[str, Any], str]] = {
     "text": ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small', not a number"),
     "activation": (
         {"hidden_act": "quick_gelu"},
-        "the activation 'quick_gelu' is not supported; supported are silu, swish, gelu_pytorch_tanh, relu",
+        "the activation 'quick_gelu' is not supported; supported are silu, swish, "
+        "gelu_pytorch_tanh, relu",
     ),
     "dynamic rope": (
         {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
