@@ -141,12 +141,12 @@ def test_the_best_rank_is_merged_first(ignore: bool, expected: list[str]) -> Non
 
 def test_merges_come_from_scores_best_first_and_never_from_special_pieces() -> None:
     merges = merges_by_score(
-        ["<s>", "<", "s", ">", "a", "b", "ab", "aba", "ba", "<s"],
+        ["<s>", "<", "s", ">", "ab", "b", "a", "aba", "ba", "<s"],
         [3, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-        [0.0, -9, -9, -9, -9, -9, -2, -1, -3, -4],
+        [0.0, -9, -9, -9, -2, -9, -9, -1, -3, -4],
     )
 
-    assert merges == [("a", "ba"), ("ab", "a"), ("a", "b"), ("b", "a"), ("<", "s")]
+    assert merges == [("ab", "a"), ("a", "ba"), ("a", "b"), ("b", "a"), ("<", "s")]
 
 
 @pytest.mark.parametrize(
