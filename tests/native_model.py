@@ -51,7 +51,7 @@ class NativeModel:
             dtype=kv_dtype,
         )
         self.program, self.weights, self.source = program, weights, source
-        self._executor = NativeExecutor(
+        self.executor = NativeExecutor(
             program,
             weights,
             KvStorage(layout, num_blocks),
@@ -105,7 +105,7 @@ class NativeModel:
         plan = StepPlan(self._step, chunks, admitted, ended=tuple(self._ended))
         self._ended.clear()
         self._step += 1
-        logits = self._executor.logits(plan)
+        logits = self.executor.logits(plan)
         ends = np.cumsum([len(chunk.token_ids) for chunk in chunks])
         return list(np.split(logits, ends[:-1]))
 
