@@ -1,4 +1,4 @@
-"""An 8,192-token prompt beside 8 decoders, on a real forward pass: the plans of planning vector T20.
+"""An 8,192-token prompt beside 8 decoders, on a real forward pass.
 
 Total budget 2,048: each step carries the 8 decoders and 2,040 tokens of the prompt, four times, and
 32 in a fifth. Budget 2,056 with at most 2,048 for prompts: four steps of 2,048.

@@ -114,13 +114,10 @@ def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:
 
 def describe(info: "EngineInfo") -> str:
     """What the operator should know of the engine that was built, in two lines."""
-    num_tokens = info.num_blocks * info.block_size
-    pool_mib = num_tokens * info.bytes_per_token / 2**20
-    at_full_length = num_tokens // info.max_context_tokens if info.max_context_tokens else 0
     return (
         f"{info.model}: {info.threads} threads, {info.isa}, context {info.max_context_tokens:,} "
         f"tokens\n"
-        f"KV pool: {pool_mib:,.0f} MiB = {info.num_blocks:,} blocks of {info.block_size} = "
-        f"{num_tokens:,} tokens of {info.bytes_per_token:,} bytes ({info.kv_dtype}); "
-        f"{at_full_length:,} requests at full length"
+        f"KV pool: {info.kv_pool_bytes / 2**20:,.0f} MiB = {info.num_blocks:,} blocks of "
+        f"{info.block_size} = {info.num_kv_tokens:,} tokens of {info.bytes_per_token:,} bytes "
+        f"({info.kv_dtype}); {info.requests_at_full_length:,} requests at full length"
     )

@@ -4,7 +4,6 @@ Everything is built here once and handed its values; no component looks up anoth
 below sees a whole configuration.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +33,6 @@ from kokuban.text.tokenizer import Tokenizer
 from kokuban.weights.pull import resolve
 from kokuban.weights.source import open_source
 from kokuban.weights.wheels import Progress as PullProgress
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,6 @@ def build_engine(
         source, program, config, pool=pool, quantize=runtime.quantize, progress=on_load
     )
     budget = _kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
-    logger.info("%s", budget)
     info = EngineInfo(
         model=served_name or str(model),
         vocab_size=config.vocab_size,
@@ -94,6 +90,9 @@ def build_engine(
         block_size=scheduler.block_size,
         num_blocks=budget.num_blocks,
         bytes_per_token=budget.bytes_per_token,
+        kv_pool_bytes=budget.pool_bytes,
+        num_kv_tokens=budget.num_tokens,
+        requests_at_full_length=budget.requests_at_full_length,
         kv_dtype=runtime.kv_dtype,
         threads=threads,
         isa=isa_name(isa_cap),

@@ -7,7 +7,7 @@ from kokuban.core.errors import ConfigError
 from kokuban.kvcache.blocks import max_blocks_touched, num_blocks_for
 from kokuban.program.program import KvSpec
 
-DEFAULT_SHARE = 0.25
+DEFAULT_SHARE = 0.1
 """Of the memory that is free once the weights are loaded. The rest stays for others: this engine
 mostly runs on machines that do other things too, and `--kv-memory` is one option away."""
 

@@ -22,7 +22,8 @@ from kokuban.scheduler.scheduler import Scheduler
 
 INFO = EngineInfo(
     model="m", vocab_size=50_000, max_context_tokens=128, block_size=16, num_blocks=8,
-    bytes_per_token=1, kv_dtype="bf16", threads=1, isa="scalar", token_budget=64,
+    bytes_per_token=1, kv_pool_bytes=128, num_kv_tokens=128, requests_at_full_length=1,
+    kv_dtype="bf16", threads=1, isa="scalar", token_budget=64,
 )  # fmt: skip
 
 
