@@ -27,7 +27,7 @@ AlignedBytes scratch_for(const ThreadPool* pool) {
 }
 
 int64_t row_stride(int64_t rows, int64_t stride, int64_t cols, int64_t inner, const char* name) {
-    if (inner != 1 && cols > 1) throw nb::value_error((std::string(name) + " must have its columns side by side").c_str());
+    if (rows > 0 && cols > 1 && inner != 1) throw nb::value_error((std::string(name) + " must have its columns side by side").c_str());
     return rows > 1 ? stride : cols;
 }
 
