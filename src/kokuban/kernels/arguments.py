@@ -36,7 +36,9 @@ def check_matrix(
         raise ValueError(f"{name} is written, but the array is read-only")
 
 
-def check_vector(name: str, x: NDArray[Any], dtype: type[np.generic], length: int | None = None) -> None:
+def check_vector(
+    name: str, x: NDArray[Any], dtype: type[np.generic], length: int | None = None
+) -> None:
     """Require a contiguous vector of one dtype and, if given, one length.
 
     Raises:

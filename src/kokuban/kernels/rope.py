@@ -60,7 +60,9 @@ def rope(
     if num_heads < 1 or x.shape[1] % num_heads:
         raise ValueError(f"{x.shape[1]} columns cannot be {num_heads} heads")
     if table.dtype != np.float32 or table.ndim != 3 or table.shape[1] != 2:
-        raise ValueError(f"table is {table.dtype} {table.shape}, not float32 [P, 2, rotary_dim / 2]")
+        raise ValueError(
+            f"table is {table.dtype} {table.shape}, not float32 [P, 2, rotary_dim / 2]"
+        )
     head_dim, rotary_dim = x.shape[1] // num_heads, 2 * table.shape[2]
     if not 0 < rotary_dim <= head_dim or not table.flags.c_contiguous:
         raise ValueError(
@@ -68,6 +70,4 @@ def rope(
         )
     check_vector("positions", positions, np.int32, x.shape[0])
     check_below("positions", positions, table.shape[0])
-    _native.rope(
-        x, num_heads, table, interleaved, positions, *row_range(rows, x.shape[0]), isa_cap
-    )
+    _native.rope(x, num_heads, table, interleaved, positions, *row_range(rows, x.shape[0]), isa_cap)
