@@ -1,6 +1,7 @@
 #include "bindings/bindings.h"
 #include "bindings/matrices.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/lanes/lanes.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope/rope.h"
 
@@ -42,6 +43,16 @@ void rope(const OutMatrix& x, int64_t num_heads, const Array<const float, 3>& ta
         .rope(matrix(x), num_heads, columns(x) / num_heads, cos_sin, positions.data(), begin, end);
 }
 
+// The lane operation at this place of the table, for the tests of csrc/simd.
+void lanes(int which, const Array<const float, 1>& x, const Array<float, 1>& out, int cap) {
+    const LaneKernels& k = lane_kernels(capped_isa(cap));
+    void (*const all[])(const float*, float*, int64_t) = {
+        k.exp,          k.tanh,        k.sigmoid,     k.reduce_add, k.reduce_max,
+        k.through_bf16, k.through_f16, k.through_i32, k.first_five, k.exchange_pairs,
+    };
+    all[which](x.data(), out.data(), static_cast<int64_t>(x.shape(0)));
+}
+
 }  // namespace
 
 void bind_elementwise(nb::module_& module) {
@@ -51,6 +62,7 @@ void bind_elementwise(nb::module_& module) {
     module.def("take_rows", &take_rows, Unlocked());
     module.def("rms_norm", &rms_norm, Unlocked());
     module.def("rope", &rope, Unlocked());
+    module.def("lanes", &lanes, Unlocked());
 }
 
 }  // namespace kokuban

@@ -19,6 +19,7 @@ constexpr int kSplit = static_cast<int>(kokuban::kSplit);
 constexpr int kSplitTiles = kSplit / kLanes;
 constexpr int kPiece = 4;  // tiles of V converted at a time: 64 tokens stay in the first two cache levels
 constexpr int kRows = KOKUBAN_ROWS;
+constexpr int64_t kAhead = 8192;  // bytes of K in flight before they are used (benchmarks/attention.py)
 
 struct Bf16 {
     using Element = uint16_t;
@@ -42,6 +43,13 @@ KOKUBAN_INLINE F32 load_first(const typename Dtype::Element* p, int n) {
     typename Dtype::Element some[kLanes] = {};
     memcpy(some, p, static_cast<size_t>(n) * sizeof some[0]);
     return Dtype::load(some);
+}
+
+// Asks for memory that is read soon. Blocks are scattered, and one head of a block is 1 to 4 KiB:
+// hardware sees the end of each too late.
+KOKUBAN_INLINE void prefetch(const void* p, int64_t bytes) {
+    const char* at = static_cast<const char*>(p);
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
 
 KOKUBAN_INLINE int64_t padded(int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
@@ -166,6 +174,24 @@ KOKUBAN_INLINE Range tiles_of(Range keys) {
     return {keys.begin / kLanes, (keys.end + kLanes - 1) / kLanes};
 }
 
+// Scores of few rows, for which reading K is most of the time: some tiles are asked for ahead, and
+// those of V, which follow when the split's scores are done.
+template <typename Dtype>
+KOKUBAN_INLINE void stream_scores(const Rows& rows, const Tiles<typename Dtype::Element>& tiles, Range range,
+                                  float* scores) {
+    constexpr int kStep = 4;
+    const int64_t bytes = kLanes * rows.head_dim * static_cast<int64_t>(sizeof(typename Dtype::Element));
+    const int ahead = static_cast<int>(kAhead / bytes) + 1;
+    for (int tile = range.begin; tile < range.end; tile += kStep) {
+        const int end = tile + kStep < range.end ? tile + kStep : range.end;
+        for (int i = tile; i < end; ++i) {
+            if (i + ahead < range.end) prefetch(tiles.k[i + ahead], bytes);
+            prefetch(tiles.v[i], bytes);
+        }
+        score_rows<Dtype>(rows, 0, rows.count, tiles.k, tile, end, scores);
+    }
+}
+
 // A K tile as float32, [D][16].
 template <typename Dtype>
 KOKUBAN_INLINE void convert_k(const typename Dtype::Element* k, int64_t head_dim, float* out) {
@@ -183,15 +209,12 @@ KOKUBAN_INLINE void convert_k(const typename Dtype::Element* k, int64_t head_dim
 // Scores of all rows against the keys that they see in one split. With more rows than one block a
 // tile is converted once for all of them.
 template <typename Dtype>
-void score_split(const Rows& rows, int64_t base, const typename Dtype::Element* const* k,
+void score_split(const Rows& rows, int64_t base, const Tiles<typename Dtype::Element>& tiles,
                  float* converted, float* scores) {
-    if (rows.count <= kRows) {
-        const Range tiles = tiles_of(rows.visible(0, rows.count - 1, base));
-        return score_rows<Dtype>(rows, 0, rows.count, k, tiles.begin, tiles.end, scores);
-    }
     const Range all = tiles_of(rows.visible(0, rows.count - 1, base));
+    if (rows.count <= kRows) return stream_scores<Dtype>(rows, tiles, all, scores);
     for (int tile = all.begin; tile < all.end; ++tile) {
-        convert_k<Dtype>(k[tile], rows.head_dim, converted);
+        convert_k<Dtype>(tiles.k[tile], rows.head_dim, converted);
         const float* places[kSplitTiles];
         places[tile] = converted;
         each_row_block(rows.count, [&](int first, int count) {
@@ -402,7 +425,7 @@ void attend_split(const AttentionArgs& args, const AttentionItem& item, const Ro
     float* converted = scores + rows.count * kSplit;
     const auto tiles = find_tiles<typename Dtype::Element>(args, item.request, item.kv_head, base,
                                                            rows.visible(0, rows.count - 1, base));
-    score_split<Dtype>(rows, base, tiles.k, converted, scores);
+    score_split<Dtype>(rows, base, tiles, converted, scores);
     for (int row = 0; row < rows.count; ++row) {
         float* state = states + row * stride;
         memset(state, 0, static_cast<size_t>(stride) * sizeof(float));

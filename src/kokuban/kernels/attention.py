@@ -61,16 +61,21 @@ def _check_tables(
         raise ValueError(f"block_tables is {tables.dtype} {tables.shape}, not int32 [R, M]")
     if tables.shape[0] != len(batch.context_lens):
         raise ValueError(f"block_tables has {tables.shape[0]} rows, not {len(batch.context_lens)}")
-    lens = np.diff(batch.query_start)
-    for request, (length, rows) in enumerate(zip(batch.context_lens, lens, strict=True)):
-        first = 0 if window is None else max(0, int(length) - int(rows) + 1 - window)
-        seen = tables[request, first // layout.block_size : -(-int(length) // layout.block_size)]
-        if int(length) > tables.shape[1] * layout.block_size:
-            raise ValueError(
-                f"request {request} has {length} tokens, its table {tables.shape[1]} blocks"
-            )
-        if rows and ((seen < 0) | (seen >= num_blocks)).any():
-            raise ValueError(f"request {request} sees a block outside the pool of {num_blocks}")
+    size, lens = layout.block_size, batch.context_lens
+    too_long = lens > tables.shape[1] * size
+    if too_long.any():
+        request = int(too_long.argmax())
+        raise ValueError(
+            f"request {request} has {lens[request]} tokens, its table {tables.shape[1]} blocks"
+        )
+    rows = np.diff(batch.query_start)
+    first = np.zeros_like(lens) if window is None else np.maximum(0, lens - rows + 1 - window)
+    places = np.arange(tables.shape[1])
+    seen = (places >= (first // size)[:, None]) & (places < -(-lens // size)[:, None])
+    outside = (seen & (rows > 0)[:, None] & ((tables < 0) | (tables >= num_blocks))).any(axis=1)
+    if outside.any():
+        request = int(outside.argmax())
+        raise ValueError(f"request {request} sees a block outside the pool of {num_blocks}")
 
 
 def _query_group(num_query_heads: int, layout: KvNumbers) -> int:

@@ -1,0 +1,114 @@
+"""K and V of tokens reach their slots, and nothing else is touched."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from kokuban.core.config import KV_DTYPES, KvDtype
+from kokuban.kernels.kv_write import kv_write, native_layout_bytes
+from kokuban.kvcache.layout import KvLayout
+from tests.kernels import reference
+
+BLOCKS, LAYER = 5, 1
+
+
+def layout_of(dtype: KvDtype, head_dim: int, block_size: int = 16) -> KvLayout:
+    return KvLayout(
+        block_size=block_size, num_kv_heads=3, head_dim=head_dim, layers_per_group=2, dtype=dtype
+    )
+
+
+def rows(count: int, cols: int) -> np.ndarray:
+    return np.random.default_rng(count).standard_normal((count, cols + 3), np.float32)[:, 1:-2]
+
+
+@pytest.mark.parametrize("block_size", [16, 64])
+@pytest.mark.parametrize("head_dim", [8, 16, 24, 64])
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("variant", reference.VARIANTS)
+def test_tokens_lie_where_the_layout_says(
+    variant: int, dtype: KvDtype, head_dim: int, block_size: int
+) -> None:
+    layout = layout_of(dtype, head_dim, block_size)
+    slots = np.random.default_rng(1).permutation(BLOCKS * block_size)[: 3 * block_size]
+    k, v = rows(len(slots), 3 * head_dim), -rows(len(slots), 3 * head_dim)
+    pool = np.zeros((BLOCKS, layout.bytes_per_block), np.uint8)
+    expected = np.zeros((2, BLOCKS, 2, 3, block_size, head_dim), np.float32)
+    for side, values in enumerate((k, v)):
+        for slot, row in zip(slots, values, strict=True):
+            at = slot // block_size, LAYER, slice(None), slot % block_size
+            expected[side][at] = row.reshape(3, head_dim)
+
+    kv_write(k, v, slots, pool, LAYER, layout, isa_cap=variant)
+
+    for block in range(BLOCKS):
+        assert np.array_equal(pool[block], layout.pack(expected[0, block], expected[1, block]))
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("variant", reference.VARIANTS)
+def test_a_token_writes_its_own_elements_only_and_ranges_add_up(
+    variant: int, dtype: KvDtype
+) -> None:
+    layout = layout_of(dtype, 24)
+    k, v = rows(9, 72), rows(9, 72)
+    slots = np.array([0, 1, 17, 16, 79, 40, 41, 42, 43], np.int64)
+    whole = np.full((BLOCKS, layout.bytes_per_block), 0xA5, np.uint8)
+    parts = whole.copy()
+
+    kv_write(k, v, slots, whole, LAYER, layout, isa_cap=variant)
+    for part in ((4, 9), (0, 1), (1, 4)):
+        kv_write(k, v, slots, parts, LAYER, layout, rows=part, isa_cap=variant)
+
+    assert np.array_equal(whole, parts)
+    theirs = np.zeros(whole.shape, bool)
+    for slot, head, d in product(slots, range(3), range(24)):
+        for offset in (layout.k_offset, layout.v_offset):
+            start = offset(LAYER, head, int(slot) % 16, d)
+            theirs[slot // 16, start : start + layout.element_bytes] = True
+    assert (whole[~theirs] == 0xA5).all()
+    assert (whole[theirs] != 0xA5).mean() > 0.9
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+def test_values_that_are_not_finite_stay_so_on_every_variant(dtype: KvDtype) -> None:
+    layout = layout_of(dtype, 8)
+    k = np.ones((1, 24), np.float32)
+    k[0, :6] = np.nan, np.inf, -np.inf, -0.0, 1e-45, 70000
+    k.view(np.uint32)[0, 6] = 0x7FFFFFFF  # A NaN whose upper half alone would not say so.
+    pools = []
+    for variant in reference.VARIANTS:
+        pool = np.zeros((1, layout.bytes_per_block), np.uint8)
+        kv_write(k, k, np.zeros(1, np.int64), pool, LAYER, layout, isa_cap=variant)
+        pools.append(pool)
+        _, v = layout.unpack(pool[0])
+        assert np.isnan(v[LAYER, 0, 0, [0, 6]]).all()
+        assert v[LAYER, 0, 0, 1:4].tolist() == [np.inf, -np.inf, 0]
+        assert np.isinf(v[LAYER, 0, 0, 5]) == (dtype == "fp16")  # Above its 65504.
+
+    if dtype == "bf16":  # Elsewhere the payload of a NaN is the hardware's own.
+        assert all(np.array_equal(pools[0], pool) for pool in pools)
+
+
+def test_native_code_has_the_same_sizes() -> None:
+    for dtype in KV_DTYPES:
+        layout = layout_of(dtype, 24, 32)
+        assert native_layout_bytes(layout) == {
+            "tile": layout.tile_bytes,
+            "head": layout.head_bytes,
+            "side": layout.side_bytes,
+            "layer": layout.layer_bytes,
+            "block": layout.bytes_per_block,
+        }
+
+
+def test_slots_layers_and_pools_that_do_not_fit_are_refused() -> None:
+    layout = layout_of("bf16", 8)
+    pool, x = np.zeros((2, layout.bytes_per_block), np.uint8), np.zeros((1, 24), np.float32)
+    with pytest.raises(ValueError, match=r"slots\[0\] = 32 is not from 0 to 31"):
+        kv_write(x, x, np.array([32]), pool, 0, layout)
+    with pytest.raises(ValueError, match="layer=2 is not within the group's 2"):
+        kv_write(x, x, np.array([0]), pool, 2, layout)
+    with pytest.raises(ValueError, match="pool has blocks of 9 bytes"):
+        kv_write(x, x, np.array([0]), np.zeros((2, 9), np.uint8), 0, layout)
