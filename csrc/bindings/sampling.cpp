@@ -88,7 +88,7 @@ void score(ThreadPool* pool, const Array<float, 2>& logits, int64_t valid, const
     if (targets.shape(0) != rows || num_top.shape(0) != rows)
         throw std::invalid_argument("there is not one target for each row of logits");
     for (size_t i = 0; i < rows; ++i)
-        if (targets.data()[i] < 0 || targets.data()[i] >= valid)
+        if (targets.data()[i] < 0 || targets.data()[i] >= logits_view.vocab)
             throw std::invalid_argument("a target is outside the vocabulary");
     const SamplingOutput output = results.output(logits_view.rows);
     nb::gil_scoped_release release;

@@ -114,7 +114,7 @@ def test_greedy_takes_the_lowest_id_among_equals(isa: int, where: int) -> None:
 
 
 def test_zero_and_minus_zero_are_equal_logits(isa: int) -> None:
-    logits = one_row([-1.0, -0.0, 0.0, -0.0])
+    logits = one_row([-1.0, -0.0, -0.0, 0.0])
 
     assert sample_one(logits, SamplingRow(SamplingParams(temperature=0)), isa) == 1
     assert kept_set(logits, SamplingParams(top_k=2), isa) == [1, 2]

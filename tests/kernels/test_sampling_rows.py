@@ -206,6 +206,19 @@ def test_scoring_gives_the_logprobs_of_the_targets(isa: int) -> None:
     np.testing.assert_array_equal(before, logits)
 
 
+def test_a_target_among_the_padding_is_compared_with_the_valid_tokens(isa: int) -> None:
+    """A prompt may hold an id that no tokenizer makes; it must not fail the whole step."""
+    logits = np.zeros((2, 200), np.float32)
+    logits[0, 199] = 1.0
+    logits[1, 199] = np.nan
+
+    found = score_rows(logits, [199, 199], 1, valid_vocab=100, isa_cap=isa)
+
+    assert found.status.tolist() == [sampling.OK, sampling.NOT_FINITE]
+    assert found.logprobs[0] == pytest.approx(1 - np.log(100), abs=1e-6)
+    assert found.top_ids[0].tolist() == [0]
+
+
 # Errors of one row
 
 
@@ -309,8 +322,8 @@ def test_wrong_arguments_are_refused() -> None:
         sample_rows(logits[:, :40], rows)
     with pytest.raises(ValueError, match="valid_vocab=51 is not between 1 and 50"):
         sample_rows(logits, rows, valid_vocab=51)
-    with pytest.raises(ValueError, match="not between 0 and 39"):
-        score_rows(logits, [1, 40], 0, valid_vocab=40)
+    with pytest.raises(ValueError, match="a target id is not between 0 and 49"):
+        score_rows(logits, [1, 50], 0, valid_vocab=40)
     with pytest.raises(ValueError, match="target_ids has shape"):
         score_rows(logits, [1], 0)
 

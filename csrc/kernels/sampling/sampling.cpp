@@ -106,6 +106,8 @@ RowStatus sample_row(RowWorker& worker, const SamplingRow& row, const LogitsView
 RowStatus score_row(RowWorker& worker, int32_t target, int32_t num_top, const SamplingOutput& output,
                     int64_t r) {
     if (const RowStatus status = worker.scan(); status != RowStatus::kOk) return status;
+    // The scan has not seen a target among the padding.
+    if (!(worker.logit(target) <= FLT_MAX)) return RowStatus::kNotFinite;
     const double offset = static_cast<double>(worker.max()) + worker.log_sum();
     write_top(worker, num_top, offset, output, r);
     output.tokens[r] = target;

@@ -62,7 +62,8 @@ void sample_rows(Isa isa, ThreadPool* pool, const LogitsView& logits, const Samp
                  const SamplingOutput& output);
 
 // How likely targets[r] is under row r, and the num_top[r] most likely tokens. Changes no logit.
-// Targets are below logits.valid. output.tokens repeats the targets.
+// Targets are below logits.vocab; one from logits.valid on is compared with the sum over the valid
+// ones, so that a prompt may hold it. output.tokens repeats the targets.
 void score_rows(Isa isa, ThreadPool* pool, const LogitsView& logits, const int32_t* targets,
                 const int32_t* num_top, const SamplingOutput& output);
 

@@ -58,6 +58,7 @@ class SamplingRow:
         output_token_ids: Sequence[int] = (),
     ) -> None:
         biases = {i: bias for i, bias in params.logit_bias.items() if 0 <= i <= _MAX_INT32}
+        seen_prompt = prompt_token_ids if params.repetition_penalty != 1 else ()
         self.num_logprobs = -1 if params.logprobs is None else params.logprobs
         self.native: Any = _native.SamplingRow(
             temperature=params.temperature,
@@ -74,7 +75,7 @@ class SamplingRow:
             end_ids=sorted(i for i in end_token_ids if 0 <= i <= _MAX_INT32),
             bias_ids=list(biases),
             biases=list(biases.values()),
-            prompt_ids=np.asarray(prompt_token_ids, np.int32),
+            prompt_ids=np.asarray(seen_prompt, np.int32),
             output_ids=np.asarray(output_token_ids, np.int32),
         )
 
@@ -168,7 +169,8 @@ def score_rows(
 
     Args:
         logits: [R, V] float32, C order. Not changed.
-        target_ids: [R], each below `valid_vocab`.
+        target_ids: [R], each below V. One from `valid_vocab` on is compared with the sum over the
+            valid ones.
         top_k: most likely tokens wanted, for all rows or for each. The rest as for `sample_rows`.
 
     Raises:
@@ -179,8 +181,8 @@ def score_rows(
     num_top = np.ascontiguousarray(np.broadcast_to(np.asarray(top_k, np.int32), len(logits)))
     if targets.shape != (len(logits),):
         raise ValueError(f"target_ids has shape {targets.shape}; logits have {len(logits)} rows")
-    if targets.size and not (targets.min() >= 0 and targets.max() < width):
-        raise ValueError(f"a target id is not between 0 and {width - 1}")
+    if targets.size and not (targets.min() >= 0 and targets.max() < logits.shape[1]):
+        raise ValueError(f"a target id is not between 0 and {logits.shape[1] - 1}")
     results = SampledRows.empty(len(logits), max(int(num_top.max(initial=0)), 0))
     _native.score_rows(pool, logits, width, targets, num_top, results.native, isa_cap)
     return results

@@ -97,19 +97,22 @@ class Sampler:
 
 def _outcomes(found: SampledRows, with_logprobs: Sequence[bool]) -> list[SampledToken | str]:
     tokens, status = found.tokens.tolist(), found.status.tolist()
-    logprobs = found.logprobs.tolist() if any(with_logprobs) else []
+    logprobs, tops = found.logprobs.tolist(), _tops(found)
     outcomes: list[SampledToken | str] = []
     for r, token in enumerate(tokens):
         if status[r] != kernel.OK:
             outcomes.append(_ERRORS[status[r]])
         elif with_logprobs[r]:
-            outcomes.append(SampledToken(token, logprobs[r], _top(found, r)))
+            outcomes.append(SampledToken(token, logprobs[r], tops[r]))
         else:
             outcomes.append(SampledToken(token))
     return outcomes
 
 
-def _top(found: SampledRows, r: int) -> tuple[TokenLogprob, ...]:
-    count = found.top_counts[r]
-    ids, logprobs = found.top_ids[r, :count].tolist(), found.top_logprobs[r, :count].tolist()
-    return tuple(map(TokenLogprob, ids, logprobs))
+def _tops(found: SampledRows) -> list[tuple[TokenLogprob, ...]]:
+    counts = found.top_counts.tolist()
+    if not any(counts):
+        return [()] * len(counts)
+    # Whole arrays at once: slices of them cost more than the numbers that nobody asked for.
+    rows = zip(counts, found.top_ids.tolist(), found.top_logprobs.tolist(), strict=True)
+    return [tuple(map(TokenLogprob, ids[:count], values[:count])) for count, ids, values in rows]
