@@ -25,7 +25,7 @@ class SchedulerConfig:
 
     max_running_requests: int = 256
     max_waiting_requests: int = 4096
-    """Beyond it a new request is refused with 429."""
+    """Those that no free seat awaits; beyond it a new request is refused with 429."""
 
     block_size: int = 16
     """Tokens in a KV block."""

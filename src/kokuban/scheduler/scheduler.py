@@ -286,18 +286,25 @@ class Scheduler:
             ids.add(request.id)
 
     def _check_room(self, num_new: int) -> None:
-        limit = self._config.max_waiting_requests
-        if num_new > limit:
+        """Refuse what would wait beyond the limit.
+
+        Requests that can be begun in the next step because seats are free do not count: an idle
+        engine takes a burst, however short its queue may be.
+        """
+        running, waiting = len(self._running), len(self._queue)
+        max_running = self._config.max_running_requests
+        max_waiting = self._config.max_waiting_requests
+        if num_new > max_running + max_waiting:
             raise RequestError(
-                f"n={num_new} choices at once are more than the waiting queue holds ({limit}); ask "
-                f"for fewer, or start the server with a larger queue",
+                f"n={num_new} choices at once are more than the {max_running} that may run and the "
+                f"{max_waiting} that may wait; ask for fewer",
                 param="n",
             )
-        num_over = len(self._queue) + num_new - limit
+        num_over = running + waiting + num_new - max_running - max_waiting
         if num_over > 0:
             retry_after_s = self._pace.retry_after_s(num_over)
             raise Overloaded(
-                f"{len(self._queue)} requests wait already and the limit is {limit}; try again in "
-                f"{retry_after_s} s",
+                f"{running} requests run and {waiting} wait already; the limits are {max_running} "
+                f"and {max_waiting}; try again in {retry_after_s} s",
                 retry_after_s=retry_after_s,
             )

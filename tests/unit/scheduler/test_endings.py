@@ -237,10 +237,12 @@ def test_an_empty_prompt_is_refused() -> None:
 
 
 def test_a_group_is_added_as_a_whole_or_not_at_all() -> None:
-    bench = Bench(max_waiting=3, max_context=64)
+    bench = Bench(max_running=1, max_waiting=2, max_context=64)
     requests = [make_request(name) for name in "abcd"]
 
-    with pytest.raises(RequestError, match="n=4 choices at once are more"):
+    with pytest.raises(
+        RequestError, match="n=4 choices at once are more than the 1 that may run and the 2"
+    ):
         bench.scheduler.add_group(requests, 0.0)
     with pytest.raises(PromptTooLong):
         bench.scheduler.add_group([requests[0], make_request("x", 99)], 0.0)
@@ -255,19 +257,30 @@ def test_a_group_is_added_as_a_whole_or_not_at_all() -> None:
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
-    bench = Bench(max_running=1, max_waiting=3)
+    bench = Bench(max_running=1, max_waiting=2)
     bench.add(*(make_request(name, max_tokens=2) for name in "abc"))
-    with pytest.raises(Overloaded, match="3 requests wait already and the limit is 3") as caught:
+    bench.step()
+    with pytest.raises(Overloaded, match=r"1 requests run and 2 wait .* 1 and 2") as caught:
         bench.add(make_request("d"))
     assert caught.value.retry_after_s == 1
 
-    bench.step(3, seconds=40.0)
-    bench.add(make_request("d"), make_request("e"))
+    bench.step(2, seconds=80.0)
+    bench.add(make_request("e"))
     with pytest.raises(Overloaded) as caught:
         bench.add(make_request("f"))
 
     # One interval of 80 s has been seen, with a weight of 0.2.
     assert caught.value.retry_after_s == 16
+
+
+def test_an_idle_engine_takes_a_burst_that_it_can_begin_at_once() -> None:
+    bench = Bench(max_running=4, max_waiting=1)
+
+    bench.add(*(make_request(name) for name in "abcde"))
+
+    with pytest.raises(Overloaded):
+        bench.add(make_request("f"))
+    assert len(bench.step().admitted) == 4
 
 
 def test_a_request_that_waits_past_its_deadline_ends_with_an_error() -> None:

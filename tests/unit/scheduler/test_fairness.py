@@ -1,6 +1,7 @@
 from tests.fakes import make_request
 from tests.unit.scheduler.helpers import Bench, admitted
 
+from kokuban.core.request import RequestId
 from kokuban.scheduler import fairness
 from kokuban.scheduler.fairness import TenantShares
 
@@ -61,6 +62,20 @@ def test_a_tenant_with_two_requests_is_known_until_both_have_left() -> None:
     shares.charge("a", input_tokens=1)
 
     assert shares.served("a") == 10
+
+
+def test_a_tenant_is_idle_when_its_requests_have_ended_in_whatever_way() -> None:
+    bench = Bench(max_running=2)
+    bench.add(make_request("ends", tenant="a"), make_request("fails", tenant="b"))
+    bench.runner.failures[RequestId("fails")] = "not finite"
+    bench.add(make_request("cancelled", tenant="c"))
+    bench.add(make_request("expires", tenant="d", deadline_s=1.0))
+    bench.scheduler.cancel(RequestId("cancelled"))
+
+    bench.step(4, seconds=2.0)
+
+    assert not bench.scheduler.has_requests
+    assert list(bench.scheduler._shares._idle) == ["c", "b", "d", "a"]
 
 
 def test_two_tenants_take_turns_although_one_asked_first_and_often() -> None:

@@ -223,6 +223,18 @@ def test_a_preempted_request_can_be_cancelled() -> None:
     assert len(bench.tokens("b")) == 2
 
 
+def test_a_preempted_request_does_not_expire() -> None:
+    bench = Bench(num_blocks=5)
+    bench.add(make_request("a", 31, max_tokens=9))
+    bench.add(make_request("b", 31, max_tokens=9, deadline_s=4.0))
+
+    while bench.scheduler.has_requests:
+        bench.step(seconds=1.0)
+
+    assert bench.preemptions()["b"] == 1
+    assert bench.finish("b") is FinishReason.LENGTH
+
+
 @pytest.mark.parametrize("token_budget", [8, 64])
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_four_streams_in_a_pool_for_two_and_a_half(token_budget: int, prefix_cache: bool) -> None:
