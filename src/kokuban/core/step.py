@@ -140,4 +140,4 @@ class TokenEvent:
     finish: FinishReason | None = None
     error: str | None = None
     usage: Usage | None = None
-    """Present when `finish` is."""
+    """With the first token, since a stop string may end the request early, and with `finish`."""

@@ -236,6 +236,9 @@ class Scheduler:
         self._totals.output_tokens += len(tokens)
         self._shares.charge(state.request.tenant, output_tokens=len(tokens))
         usage = None
+        if tokens and state.num_output == len(tokens):
+            # Who ends a request early, at a stop string, sees no last event: this is the receipt.
+            usage = state.receipt()
         if finish is not None:
             usage = state.finish(now_s)
             self._remove(state)

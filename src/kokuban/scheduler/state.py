@@ -153,6 +153,10 @@ class RequestState:
             self._end_run(now_s)
         else:
             self._watch.end_queue(now_s)
+        return self.receipt()
+
+    def receipt(self) -> Usage:
+        """Counts so far, and the times of the phases that have ended."""
         return Usage(
             prompt_tokens=self.num_prompt,
             output_tokens=self.num_output,

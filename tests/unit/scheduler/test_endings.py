@@ -349,3 +349,16 @@ def test_the_totals_count_what_happened() -> None:
     bench.add(make_request("c"))
     bench.step()
     assert stats.totals.steps == 3, "a snapshot does not change"
+
+
+def test_the_first_token_brings_a_receipt_for_those_who_stop_early() -> None:
+    """Whoever finds a stop string in the text cancels the request and sees no last event."""
+    bench = Bench()
+    bench.add(make_request(num_tokens=20, max_tokens=3))
+
+    bench.run()
+
+    first, second, last = bench.events
+    assert first.usage == Usage(prompt_tokens=20, output_tokens=1)
+    assert second.usage is None
+    assert last.usage == Usage(prompt_tokens=20, output_tokens=3)
