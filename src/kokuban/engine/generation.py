@@ -12,10 +12,12 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from kokuban.core.errors import RequestError
 from kokuban.core.request import FinishReason, Request, RequestId
 from kokuban.core.sampling_params import SEED_BITS, SamplingParams
 from kokuban.core.step import SampledToken, TokenEvent, Usage
 from kokuban.engine.client import EngineClient
+from kokuban.sampling.state import check_vocabulary
 from kokuban.text.stream import TextStream
 from kokuban.text.tokenizer import Tokenizer
 
@@ -75,6 +77,8 @@ async def generate(
     Raises:
         Overloaded, RequestError: the engine refused the requests; none of them runs.
     """
+    check_vocabulary(params, engine.info.vocab_size)
+    _check_prompt(prompt_token_ids, engine.info.vocab_size)
     own_ends = () if params.ignore_eos else end_token_ids
     first = Request(
         id=RequestId(request_id or secrets.token_hex(12)),
@@ -101,6 +105,17 @@ async def generate(
                 yield delta
             if not open_choices:
                 return
+
+
+def _check_prompt(token_ids: Sequence[int], vocab_size: int) -> None:
+    """An id that the embedding has no row for must never reach a step."""
+    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"the prompt holds token {token_id}; the ids of this model are 0 to "
+                f"{vocab_size - 1}",
+                param="prompt",
+            )
 
 
 def _choices(request: Request, n: int) -> list[Request]:

@@ -5,9 +5,9 @@ from contextlib import aclosing
 
 import pytest
 from tests.fakes_text import EOT, FIRST_PIECE, IM_END, byte_tokenizer
-from tests.server.fakes import FAILS, FakeEngine
+from tests.server.fakes import FAILS, VOCAB, FakeEngine
 
-from kokuban.core.errors import Overloaded, PromptTooLong
+from kokuban.core.errors import Overloaded, PromptTooLong, RequestError
 from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import Usage
@@ -256,6 +256,23 @@ async def test_an_id_outside_the_vocabulary_gives_no_text_and_no_harm() -> None:
 
     assert text_of(deltas) == "hi"
     assert deltas[-1].finish is STOP
+
+
+@pytest.mark.parametrize("outside", [-1, VOCAB, 2**40])
+async def test_ids_outside_the_vocabulary_never_reach_the_engine(outside: int) -> None:
+    engine = FakeEngine({P: EOT})
+
+    async def run(prompt: list[int], params: SamplingParams) -> None:
+        async for _ in generate(engine, byte_tokenizer(), prompt, params):
+            pass
+
+    with pytest.raises(RequestError, match=f"the prompt holds token {outside}"):
+        await run([P, outside], SamplingParams())
+    with pytest.raises(RequestError, match=f"logit_bias names token {outside}"):
+        await run([P], SamplingParams(logit_bias={outside: 1.0}))
+    with pytest.raises(RequestError, match=f"stop_token_ids names token {outside}"):
+        await run([P], SamplingParams(stop_token_ids=(outside,)))
+    assert engine.submitted == []
 
 
 async def test_the_engines_refusal_is_raised_before_anything_comes() -> None:
