@@ -12,9 +12,9 @@ import argparse
 import statistics
 import time
 
-import kokuban._native as _native
 import numpy as np
 
+import kokuban._native as _native
 from kokuban.kernels.linear import PackedMatrix, linear, pack_matrix, unpack_matrix
 
 SHAPES = ((576, 576), (1536, 576), (576, 1536), (49152, 576), (896, 4864), (4864, 896))
