@@ -76,7 +76,10 @@ def main() -> None:
 
     options = [str(args.model), str(args.threads)]
     ours = Engine("kokuban", [sys.executable, str(HERE / "worker_kokuban.py"), *options])
-    peer = Engine("llama.cpp", [args.peer_python, str(HERE / "worker_llama_cpp.py"), *options])
+    # -P: this file must not stand in for the package of its name.
+    peer = Engine(
+        "llama.cpp", [args.peer_python, "-P", str(HERE / "worker_llama_cpp.py"), *options]
+    )
     print(
         f"{args.model.name}, {args.threads} threads, {platform.processor() or platform.machine()}"
     )
