@@ -35,7 +35,9 @@ def agreements(name: str) -> Iterator[Agreement]:
     """Of each text, with K and V in float32 as in the reference."""
     if not (FIXTURES / "gguf" / f"{name}.npz").exists():
         pytest.skip(f"no golden values of {name}")
-    model = NativeModel(model_file(name), threads=2, kv_dtype="fp32", max_context_tokens=2048)
+    model = NativeModel(
+        model_file(name), threads=2, kv_dtype="fp32", num_blocks=4096, max_context_tokens=2048
+    )
     for text in scored_texts(name):
         yield compare(text, model.logits(text.token_ids)[-SCORED:])
 
