@@ -1,5 +1,7 @@
 #include "kernels/linear/linear.h"
 
+#include <string.h>
+
 #include "bindings/bindings.h"
 #include "bindings/packed.h"
 #include "common/thread_pool.h"

@@ -11,6 +11,7 @@
 #include "bindings/bindings.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/pack.h"
+#include "kernels/linear/weight_memory.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
@@ -44,7 +45,7 @@ class PackedWeight {
 
    private:
     PackedMatrix matrix_;
-    AlignedBytes memory_;
+    WeightMemory memory_;
 };
 
 }  // namespace kokuban

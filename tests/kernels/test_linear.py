@@ -349,3 +349,15 @@ def test_shapes_and_dtypes_that_do_not_fit_are_refused() -> None:
         linear(matrix, np.asfortranarray(x))
     with pytest.raises(ValueError, match="add=True needs out"):
         linear(matrix, x, add=True)
+
+
+def test_matrices_keep_their_memory_when_others_go() -> None:
+    raw = reference.stored_matrix("Q4_1", 512, 1024)
+    weights = reference.dequantize("Q4_1", raw, 512, 1024)
+    matrices = [pack_matrix(raw, "Q4_1", 512, 1024) for _ in range(120)]  # two chunks and a bit
+
+    kept = matrices[::40]
+    del matrices
+    pack_matrix(np.zeros_like(raw), "Q4_1", 512, 1024)
+
+    assert all(np.array_equal(weights, unpack_matrix(matrix)) for matrix in kept)

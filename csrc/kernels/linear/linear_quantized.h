@@ -41,6 +41,7 @@ void add_groups(const Groups& w, int64_t num_groups, const QuantizedGroup* x, in
     F32 acc[kRows];
     for (int r = 0; r < kRows; ++r) acc[r] = f_load(sums + kTileRows * r);
     for (int64_t g = 0; g < num_groups; ++g, x += x_step) {
+        w.prefetch(g);
         const auto group = w.group(g);
         add_half<Shape, 0>(group, x, acc);
         if constexpr (Shape::kHalves == 2) add_half<Shape, 1>(group, x, acc);
@@ -90,7 +91,10 @@ void quantized_tile(const PackedMatrix& w, const LinearInput& input, int64_t til
     const ScratchGroups scratch = {codes};
     for (int64_t first = 0; first < groups; first += kChunkGroups) {
         const int64_t count = groups - first < kChunkGroups ? groups - first : kChunkGroups;
-        for (int64_t g = 0; g < count; ++g) unpack_group<kType>(packed.group(first + g), scratch.group(g));
+        for (int64_t g = 0; g < count; ++g) {
+            packed.prefetch(first + g);
+            unpack_group<kType>(packed.group(first + g), scratch.group(g));
+        }
         add_rows<Shape>(scratch, first, count, input, groups, row_begin, row_end, sums);
     }
 }
