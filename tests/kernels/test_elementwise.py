@@ -4,9 +4,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from tests.kernels import reference
 
 from kokuban.kernels.elementwise import add, gated_activation, softcap, take_rows
-from tests.kernels import reference
 
 COLS = (1, 7, 15, 16, 17, 33, 1536)
 

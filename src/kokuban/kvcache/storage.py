@@ -58,7 +58,8 @@ class KvStorage:
         """The bytes of one block, [bytes_per_block] uint8; a view."""
         if not 0 <= block_id < self.num_blocks:
             raise IndexError(f"block {block_id} is not within the pool's {self.num_blocks}")
-        return self.blocks[block_id]
+        view: NDArray[np.uint8] = self.blocks[block_id]
+        return view
 
     def copy_block(self, source: int, target: int) -> None:
         """Overwrite one block with another, all layers and both sides."""
