@@ -10,24 +10,27 @@
 namespace kokuban {
 namespace {
 
-// Spins before a worker sleeps, or the caller yields: about 30 µs on a 3 GHz machine, longer than
+// Spins before a worker sleeps, or the caller yields: some 30 µs on a 3 GHz machine, longer than
 // the gap between two operations of a step and shorter than the gap between two steps.
 constexpr int kSpins = 1000;
 
+constexpr uint64_t kClosed = uint64_t{1} << 31;
+constexpr uint64_t kInside = kClosed - 1;
+
+constexpr uint64_t generation_of(uint64_t state) { return state >> 32; }
+
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : state_(kClosed) {
     for (int worker = 1; worker < threads; ++worker) {
         workers_.emplace_back([this, worker] { work(worker); });
     }
 }
 
 ThreadPool::~ThreadPool() {
-    {
-        std::lock_guard lock(mutex_);
-        stop_ = true;
-        generation_.fetch_add(1);
-    }
+    stop_ = true;
+    state_.store((generation_of(state_.load()) + 1) << 32 | kClosed);
+    { std::lock_guard lock(mutex_); }  // a sleeper is either before its test or in wait
     wake_.notify_all();
     for (auto& thread : workers_) thread.join();
 }
@@ -41,18 +44,18 @@ void ThreadPool::run(int64_t items, Job job, void* context) {
     context_ = context;
     items_ = items;
     next_.store(0, std::memory_order_relaxed);
-    active_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-    generation_.fetch_add(1);  // publishes the job
+    state_.store((generation_of(state_.load(std::memory_order_relaxed)) + 1) << 32);  // open
     if (sleepers_.load()) {
-        std::lock_guard lock(mutex_);  // a sleeper is either before its test or in wait
+        { std::lock_guard lock(mutex_); }
         wake_.notify_all();
     }
     claim(0);
-    for (int spins = 0; active_.load(std::memory_order_acquire); ++spins) {
+    state_.fetch_or(kClosed);
+    for (int spins = 0; state_.load(std::memory_order_acquire) & kInside; ++spins) {
         if (spins < kSpins) {
             KOKUBAN_PAUSE();
         } else {
-            std::this_thread::yield();  // a worker was interrupted: let it have this core
+            std::this_thread::yield();  // a worker was interrupted in an item: let it have this core
         }
     }
 }
@@ -66,25 +69,35 @@ void ThreadPool::claim(int worker) {
     }
 }
 
+bool ThreadPool::enter(uint64_t generation) {
+    uint64_t state = state_.load(std::memory_order_acquire);
+    while (generation_of(state) == generation && !(state & kClosed)) {
+        if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acquire)) return true;
+    }
+    return false;
+}
+
+uint64_t ThreadPool::wait_for_job(uint64_t seen) {
+    for (int spins = 0; spins < kSpins; ++spins) {
+        const uint64_t generation = generation_of(state_.load(std::memory_order_acquire));
+        if (generation != seen) return generation;
+        KOKUBAN_PAUSE();
+    }
+    std::unique_lock lock(mutex_);
+    sleepers_.fetch_add(1);
+    wake_.wait(lock, [&] { return generation_of(state_.load()) != seen; });
+    sleepers_.fetch_sub(1);
+    return generation_of(state_.load());
+}
+
 void ThreadPool::work(int worker) {
     uint64_t seen = 0;
     for (;;) {
-        uint64_t now = generation_.load(std::memory_order_acquire);
-        for (int spins = 0; now == seen && spins < kSpins; ++spins) {
-            KOKUBAN_PAUSE();
-            now = generation_.load(std::memory_order_acquire);
-        }
-        if (now == seen) {
-            std::unique_lock lock(mutex_);
-            sleepers_.fetch_add(1);
-            wake_.wait(lock, [&] { return generation_.load() != seen; });
-            sleepers_.fetch_sub(1);
-            now = generation_.load();
-        }
+        seen = wait_for_job(seen);
         if (stop_) return;
-        seen = now;
+        if (!enter(seen)) continue;
         claim(worker);
-        active_.fetch_sub(1, std::memory_order_release);
+        state_.fetch_sub(1, std::memory_order_release);
     }
 }
 

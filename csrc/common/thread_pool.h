@@ -1,8 +1,10 @@
 // Runs one job on several threads, the calling one included, and returns when it is done.
 //
 // A job is a number of items; workers claim them one after another from a shared counter, so a
-// slow or interrupted worker costs only its share. Which thread computes an item never changes
-// what it computes. Between jobs workers spin for a short while, then sleep.
+// slow or interrupted worker costs only its share. The caller never waits for a worker that has not
+// begun: a job is open until its items are claimed, then closed, and who comes late finds it closed.
+// So a neighbour that takes a core away slows a step by that core and not by the time that a thread
+// needs to come back. Which thread computes an item never changes what it computes.
 #pragma once
 
 #include <atomic>
@@ -10,6 +12,7 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace kokuban {
@@ -43,16 +46,19 @@ class ThreadPool {
    private:
     void work(int worker);
     void claim(int worker);
+    bool enter(uint64_t generation);
+    uint64_t wait_for_job(uint64_t seen);
 
     std::vector<std::thread> workers_;
-    alignas(64) std::atomic<uint64_t> generation_{0};
+    // Generation of the job in the upper half; then a bit that says that it is closed; then the
+    // number of workers inside. Fields below are written only while it is closed and empty.
+    alignas(64) std::atomic<uint64_t> state_;
     alignas(64) std::atomic<int64_t> next_{0};
-    alignas(64) std::atomic<int> active_{0};
     Job job_ = nullptr;
     void* context_ = nullptr;
     int64_t items_ = 0;
+    alignas(64) std::atomic<int> sleepers_{0};
     std::atomic<bool> stop_{false};
-    std::atomic<int> sleepers_{0};
     std::mutex mutex_;
     std::condition_variable wake_;
 };

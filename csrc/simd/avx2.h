@@ -53,6 +53,15 @@ KOKUBAN_INLINE F32 f_first_n(F32 x, F32 y, int n) {
     return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(lanes_below(n, 0))),
             _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(lanes_below(n, 8)))};
 }
+KOKUBAN_INLINE F32 f_keep_ge(F32 x, F32 limit, F32 y) {
+    return {_mm256_and_ps(_mm256_cmp_ps(x.a, limit.a, _CMP_GE_OQ), y.a),
+            _mm256_and_ps(_mm256_cmp_ps(x.b, limit.b, _CMP_GE_OQ), y.b)};
+}
+KOKUBAN_INLINE uint32_t f_mask_ge(F32 x, F32 limit) {
+    const int first = _mm256_movemask_ps(_mm256_cmp_ps(x.a, limit.a, _CMP_GE_OQ));
+    const int second = _mm256_movemask_ps(_mm256_cmp_ps(x.b, limit.b, _CMP_GE_OQ));
+    return static_cast<uint32_t>(first) | static_cast<uint32_t>(second) << 8;
+}
 
 KOKUBAN_INLINE I32 i_set1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 KOKUBAN_INLINE I32 i_zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }

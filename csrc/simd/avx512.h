@@ -41,6 +41,10 @@ KOKUBAN_INLINE F32 f_max(F32 x, F32 y) { return {_mm512_max_ps(x.v, y.v)}; }
 KOKUBAN_INLINE F32 f_min(F32 x, F32 y) { return {_mm512_min_ps(x.v, y.v)}; }
 KOKUBAN_INLINE F32 f_abs(F32 x) { return {_mm512_abs_ps(x.v)}; }
 KOKUBAN_INLINE F32 f_first_n(F32 x, F32 y, int n) { return {_mm512_mask_blend_ps(lanes_below(n), y.v, x.v)}; }
+KOKUBAN_INLINE F32 f_keep_ge(F32 x, F32 limit, F32 y) {
+    return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_GE_OQ), y.v)};
+}
+KOKUBAN_INLINE uint32_t f_mask_ge(F32 x, F32 limit) { return _mm512_cmp_ps_mask(x.v, limit.v, _CMP_GE_OQ); }
 
 KOKUBAN_INLINE I32 i_set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
 KOKUBAN_INLINE I32 i_zero() { return {_mm512_setzero_si512()}; }

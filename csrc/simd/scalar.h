@@ -48,6 +48,10 @@ KOKUBAN_INLINE F32 f_min(F32 a, F32 b) { KOKUBAN_EACH a.v[i] = a.v[i] < b.v[i] ?
 KOKUBAN_INLINE F32 f_abs(F32 a) { KOKUBAN_EACH a.v[i] = __builtin_fabsf(a.v[i]); return a; }
 // The first n lanes of a, the others of b.
 KOKUBAN_INLINE F32 f_first_n(F32 a, F32 b, int n) { KOKUBAN_EACH a.v[i] = i < n ? a.v[i] : b.v[i]; return a; }
+// x in the lanes where a >= limit, 0 in the others (and where either is NaN).
+KOKUBAN_INLINE F32 f_keep_ge(F32 a, F32 limit, F32 x) { KOKUBAN_EACH x.v[i] = a.v[i] >= limit.v[i] ? x.v[i] : 0.0f; return x; }
+// Bit i is set where lane i of a >= that of limit; clear where either is NaN.
+KOKUBAN_INLINE uint32_t f_mask_ge(F32 a, F32 limit) { uint32_t r = 0; KOKUBAN_EACH r |= static_cast<uint32_t>(a.v[i] >= limit.v[i]) << i; return r; }
 
 KOKUBAN_INLINE I32 i_set1(int32_t x) { I32 r; KOKUBAN_EACH r.v[i] = x; return r; }
 KOKUBAN_INLINE I32 i_zero() { return i_set1(0); }

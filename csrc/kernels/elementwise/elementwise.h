@@ -4,6 +4,7 @@
 //   gated      out = activation(gate) * up
 //                silu       x / (1 + e^-x)
 //                gelu_tanh  x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
+//                relu       max(x, 0)
 //   softcap    x = cap * tanh(x / cap), in place; cap > 0
 //   take_rows  out[r] = x[rows[r]]; with rows = null a plain copy
 //
@@ -18,7 +19,7 @@
 
 namespace kokuban {
 
-enum class Activation : int { kSilu = 0, kGeluTanh = 1 };
+enum class Activation : int { kSilu = 0, kGeluTanh = 1, kRelu = 2 };
 
 struct ElementwiseKernels {
     void (*add)(ConstMatrix a, ConstMatrix b, Matrix out, int64_t cols, int64_t begin, int64_t end);

@@ -26,6 +26,16 @@ KOKUBAN_INLINE F32 gelu_tanh(F32 x) {
     return f_mul(x, f_sigmoid(f_mul(cubic, f_set1(1.5957691216057308f))));  // 2 sqrt(2 / pi)
 }
 
+// NaN stays NaN: f_max gives its second operand then.
+KOKUBAN_INLINE F32 relu(F32 x) { return f_max(f_zero(), x); }
+
+template <Activation kKind>
+KOKUBAN_INLINE F32 activated(F32 x) {
+    if constexpr (kKind == Activation::kSilu) return silu(x);
+    if constexpr (kKind == Activation::kGeluTanh) return gelu_tanh(x);
+    return relu(x);
+}
+
 void add(ConstMatrix a, ConstMatrix b, Matrix out, int64_t cols, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
         const float *pa = a.data + row * a.stride, *pb = b.data + row * b.stride;
@@ -46,17 +56,17 @@ KOKUBAN_INLINE void gated_rows(ConstMatrix gate, ConstMatrix up, Matrix out, int
         for (int64_t i = 0; i < cols; i += kLanes) {
             const int n = lanes_left(cols - i);
             const F32 g = load_some(pg + i, n), u = load_some(pu + i, n);
-            store_some(po + i, f_mul(kKind == Activation::kSilu ? silu(g) : gelu_tanh(g), u), n);
+            store_some(po + i, f_mul(activated<kKind>(g), u), n);
         }
     }
 }
 
 void gated(Activation kind, ConstMatrix gate, ConstMatrix up, Matrix out, int64_t cols,
            int64_t begin, int64_t end) {
-    if (kind == Activation::kSilu) {
-        gated_rows<Activation::kSilu>(gate, up, out, cols, begin, end);
-    } else {
-        gated_rows<Activation::kGeluTanh>(gate, up, out, cols, begin, end);
+    switch (kind) {
+        case Activation::kSilu: return gated_rows<Activation::kSilu>(gate, up, out, cols, begin, end);
+        case Activation::kGeluTanh: return gated_rows<Activation::kGeluTanh>(gate, up, out, cols, begin, end);
+        case Activation::kRelu: return gated_rows<Activation::kRelu>(gate, up, out, cols, begin, end);
     }
 }
 

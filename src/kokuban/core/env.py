@@ -25,9 +25,20 @@ def cache_dir() -> Path:
     return Path(base).expanduser() / "kokuban"
 
 
+def omp_num_threads() -> int | None:
+    """OMP_NUM_THREADS, which operators set for every numeric program; None when it is no number."""
+    value = os.environ.get("OMP_NUM_THREADS", "")
+    return int(value) if value.isdecimal() and int(value) > 0 else None
+
+
 def log_level() -> str:
     """The logging level that KOKUBAN_LOG names; INFO by default."""
     level = os.environ.get("KOKUBAN_LOG", "INFO").upper()
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise ConfigError(f"KOKUBAN_LOG={level} is none of DEBUG, INFO, WARNING, ERROR")
     return level
+
+
+def for_child(**changes: str) -> dict[str, str]:
+    """This process's environment for a child process, with some variables set."""
+    return {**os.environ, **changes}

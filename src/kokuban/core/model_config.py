@@ -1,4 +1,4 @@
-"""The numbers of one model, read from its file by `weights` and turned into a Program by `models`."""
+"""The numbers of one model: `weights` reads them from its file, `models` makes a Program."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,7 @@ class RopeConfig:
     """Leading dimensions of a head that rotate; head_dim unless the model says less."""
 
     interleaved: bool = False
-    """Pairs are (0, 1), (2, 3) … as in GGUF files of the llama family; else (i, i + rotary_dim / 2)."""
+    """Pairs are (0, 1), (2, 3) … as in GGUF files of llama; else (i, i + rotary_dim / 2)."""
 
     scaling: Literal["none", "linear", "llama3", "yarn", "longrope"] = "none"
     factor: float = 1.0
@@ -77,6 +77,6 @@ class ModelConfig:
     embedding_scale: float = 1.0
     attention_softcap: float | None = None
     final_softcap: float | None = None
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Literal["silu", "gelu_tanh", "relu"] = "silu"
     norm_weight_offset: float = 0.0
-    """Added to every norm weight when it is read: 1 for gemma in safetensors, where w stands for 1 + w."""
+    """Added to every norm weight that is read: 1 for gemma in safetensors (w stands for 1 + w)."""

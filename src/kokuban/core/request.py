@@ -24,7 +24,7 @@ class FinishReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt and how its continuation is chosen. It never changes; progress is kept elsewhere."""
+    """One prompt and how its continuation is chosen. Never changes; progress is kept elsewhere."""
 
     id: RequestId
     """Unique among the requests of one engine."""

@@ -114,7 +114,10 @@ class SamplingParams:
         if self.max_tokens == 0 and self.prompt_logprobs is None:
             yield "max_tokens", "max_tokens=0 asks for no token; use 1 or more, or echo the prompt"
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            yield "min_tokens", f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}"
+            yield (
+                "min_tokens",
+                f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}",
+            )
         if len(self.stop) > MAX_STOPS:
             yield "stop", f"stop has {len(self.stop)} strings; the limit is {MAX_STOPS}"
         if any(not text for text in self.stop):

@@ -83,7 +83,7 @@ class StepPlan:
     copies: tuple[BlockCopy, ...] = ()
 
     preempted: tuple[RequestId, ...] = ()
-    """Requests that lost their blocks to make room in this step, and wait again; also in `ended`."""
+    """Requests that lost their blocks to make room, and wait again; also in `ended`."""
 
     @property
     def num_tokens(self) -> int:

@@ -20,6 +20,13 @@ class EngineInfo:
     block_size: int
     num_blocks: int
     bytes_per_token: int
+    kv_pool_bytes: int
+    num_kv_tokens: int
+    """Tokens that the pool holds when no window gives any back."""
+
+    requests_at_full_length: int
+    """Requests of max_context_tokens that the pool holds at once."""
+
     kv_dtype: str
     threads: int
     isa: str

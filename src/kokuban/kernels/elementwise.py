@@ -20,7 +20,7 @@ from kokuban.kernels.arguments import (
     row_range,
 )
 
-_KINDS = {"silu": 0, "gelu_tanh": 1}
+_KINDS = {"silu": 0, "gelu_tanh": 1, "relu": 2}
 
 
 def add(
@@ -34,7 +34,7 @@ def add(
 
 
 def gated_activation(
-    kind: Literal["silu", "gelu_tanh"],
+    kind: Literal["silu", "gelu_tanh", "relu"],
     gate: Floats,
     up: Floats,
     out: Floats,
@@ -44,7 +44,8 @@ def gated_activation(
 ) -> None:
     """out = activation(gate) * up. All [T, F]; out may be gate or up.
 
-    silu is x / (1 + e^-x); gelu_tanh is x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x³))).
+    silu is x / (1 + e^-x); gelu_tanh is x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x³))); relu is
+    max(x, 0).
     """
     if kind not in _KINDS:
         raise ValueError(f"kind={kind!r} is none of {', '.join(_KINDS)}")

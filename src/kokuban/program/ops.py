@@ -124,7 +124,7 @@ class Add:
 class GatedActivation:
     """out = activation(gate) * up."""
 
-    kind: Literal["silu", "gelu_tanh"]
+    kind: Literal["silu", "gelu_tanh", "relu"]
     gate: Value
     up: Value
     out: Value
@@ -147,5 +147,14 @@ class TakeRows:
 
 
 Op = (
-    Embed | RmsNorm | Linear | Rope | KvWrite | Attention | Add | GatedActivation | Softcap | TakeRows
+    Embed
+    | RmsNorm
+    | Linear
+    | Rope
+    | KvWrite
+    | Attention
+    | Add
+    | GatedActivation
+    | Softcap
+    | TakeRows
 )

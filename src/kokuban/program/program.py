@@ -1,4 +1,4 @@
-"""A model as a straight list of operations: run by the backends, priced by `plan`, timed by `observe`."""
+"""A model as a list of operations: run by the backends, priced by `plan`, timed by `observe`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class KvSpec:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The whole of one model. The last value of `body` is the hidden state that `head` takes rows of."""
+    """The whole of one model. `head` takes rows of the last value of `body`, the hidden state."""
 
     name: str
     body: tuple[Op, ...]

@@ -1,1 +1,1 @@
-"""From logits to the next token of each request."""
+"""How the next token is chosen from the logits: state of each request, and the batch's sampler."""

@@ -1,0 +1,91 @@
+// The passes of passes.h over sixteen lanes. Included after one of simd/{scalar,avx2,avx512}.h.
+#pragma once
+
+#include "kernels/sampling/passes.h"
+
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+KOKUBAN_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Sixteen logits from p on; lanes from `left` on are -inf.
+KOKUBAN_INLINE F32 load_logits(const float* p, int64_t left) {
+    if (left >= kLanes) return f_load(p);
+    const int lanes = static_cast<int>(left);
+    return f_first_n(f_load_n(p, lanes), f_set1(kMinusInfinity), lanes);
+}
+
+bool scan(const float* x, int64_t count, float* block_max, float* max) {
+    // 0 * logit is 0 unless the logit is NaN or infinite; -inf is raised to a finite one before.
+    const F32 lowest = f_set1(-__FLT_MAX__);
+    F32 bad = f_zero();
+    float best = kMinusInfinity;
+    for (int64_t begin = 0; begin < count; begin += kokuban::kBlock) {
+        const int64_t end = smaller(begin + kokuban::kBlock, count);
+        F32 block = f_set1(kMinusInfinity), block_bad = f_zero();
+        for (int64_t i = begin; i < end; i += kLanes) {
+            const F32 v = load_logits(x + i, end - i);
+            block = f_max(block, v);
+            block_bad = f_fma(f_max(lowest, v), f_zero(), block_bad);
+        }
+        bad = f_add(bad, block_bad);
+        const float largest = f_reduce_max(block);
+        block_max[begin / kokuban::kBlock] = largest;
+        best = largest > best ? largest : best;
+    }
+    *max = best;
+    return f_reduce_add(bad) == 0.0f;  // NaN equals nothing
+}
+
+KOKUBAN_INLINE F32 weigh(F32 v, const kokuban::Weighing& weighing) {
+    const F32 y = f_mul(f_sub(v, f_set1(weighing.max)), f_set1(weighing.inv_temperature));
+    return f_keep_ge(y, f_set1(weighing.floor), f_exp(y));
+}
+
+void weight_sums(const float* x, int64_t count, const float* block_max, kokuban::Weighing weighing,
+                 float* sums) {
+    for (int64_t begin = 0; begin < count; begin += kokuban::kBlock) {
+        const int64_t b = begin / kokuban::kBlock;
+        // Rounding is monotonic: when the largest has no weight, none has.
+        if (!((block_max[b] - weighing.max) * weighing.inv_temperature >= weighing.floor)) {
+            sums[b] = 0.0f;
+            continue;
+        }
+        const int64_t end = smaller(begin + kokuban::kBlock, count);
+        F32 sum = f_zero();
+        for (int64_t i = begin; i < end; i += kLanes)
+            sum = f_add(sum, weigh(load_logits(x + i, end - i), weighing));
+        sums[b] = f_reduce_add(sum);
+    }
+}
+
+void weights(const float* x, int64_t count, kokuban::Weighing weighing, float* out) {
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) f_store(out + i, weigh(f_load(x + i), weighing));
+    if (i < count)
+        f_store_n(out + i, weigh(load_logits(x + i, count - i), weighing), static_cast<int>(count - i));
+}
+
+int64_t collect(const float* x, int64_t count, const float* block_max, float threshold, int32_t* ids,
+                float* values) {
+    int64_t found = 0;
+    const F32 limit = f_set1(threshold);
+    for (int64_t begin = 0; begin < count; begin += kokuban::kBlock) {
+        if (!(block_max[begin / kokuban::kBlock] >= threshold)) continue;
+        const int64_t end = smaller(begin + kokuban::kBlock, count);
+        for (int64_t i = begin; i < end; i += kLanes) {
+            uint32_t mask = f_mask_ge(load_logits(x + i, end - i), limit);
+            for (; mask; mask &= mask - 1) {
+                const int64_t id = i + __builtin_ctz(mask);
+                ids[found] = static_cast<int32_t>(id);
+                values[found++] = x[id];
+            }
+        }
+    }
+    return found;
+}
+
+constexpr kokuban::SamplingPasses kPasses{scan, weight_sums, weights, collect};
+
+}  // namespace

@@ -1,0 +1,5 @@
+#include "simd/scalar.h"
+
+#include "kernels/sampling/passes_generic.h"
+
+const kokuban::SamplingPasses kokuban::kSamplingPassesScalar = kPasses;

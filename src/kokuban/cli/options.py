@@ -1,0 +1,114 @@
+"""Options that several commands have, and how they become the engine's configuration."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from kokuban.core.config import KvDtype, RuntimeConfig, SchedulerConfig, parse_bytes
+from kokuban.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kokuban.engine.build import Engine
+
+DEFAULT_MODEL = "smollm2"
+DEFAULTS = SchedulerConfig()
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A GGUF file, a folder with config.json and safetensors, a hub id, or a short name "
+        "(see `kokuban models`)."
+    ),
+]
+MaxContextTokens = Annotated[
+    int,
+    typer.Option(
+        help="Most tokens of one request, prompt and answer. 0: what model and pool allow."
+    ),
+]
+BlockSize = Annotated[int, typer.Option(help="Tokens in a KV block: 16, 32, 64 or 128.")]
+KvDtypeName = Annotated[str, typer.Option(help="Type of K and V in the pool: bf16, fp16 or fp32.")]
+KvMemory = Annotated[
+    str | None,
+    typer.Option(help="Size of the KV pool, like 2GiB. By default a share of what is free."),
+]
+Threads = Annotated[int, typer.Option(help="Threads that compute. 0: the CPUs of this process.")]
+Quantize = Annotated[
+    str, typer.Option(help="Quantise 16- and 32-bit weights at load: none, int8 or int4.")
+]
+MaxTokens = Annotated[int, typer.Option(help="Most new tokens of an answer.")]
+Temperature = Annotated[float, typer.Option(help="0 always takes the most likely token.")]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same text.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What was given on the command line, not yet checked."""
+
+    model: str
+    token_budget: int = DEFAULTS.token_budget
+    max_prefill_tokens: int | None = None
+    max_running_requests: int | None = None
+    max_waiting_requests: int = DEFAULTS.max_waiting_requests
+    max_context_tokens: int = 0
+    block_size: int = DEFAULTS.block_size
+    kv_dtype: str = "bf16"
+    kv_memory: str | None = None
+    threads: int = 0
+    quantize: str = "none"
+    served_name: str | None = None
+
+    def scheduler(self) -> SchedulerConfig:
+        """Raises `ConfigError` for values that cannot work together."""
+        running = self.max_running_requests
+        if running is None:  # The default must not forbid a small budget.
+            running = max(1, min(DEFAULTS.max_running_requests, self.token_budget))
+        return SchedulerConfig(
+            token_budget=self.token_budget,
+            max_prefill_tokens=self.max_prefill_tokens,
+            max_running_requests=running,
+            max_waiting_requests=self.max_waiting_requests,
+            block_size=self.block_size,
+            max_context_tokens=self.max_context_tokens,
+        )
+
+    def runtime(self) -> RuntimeConfig:
+        """Raises `ConfigError` for values that do not exist."""
+        if self.quantize not in ("none", "int8", "int4"):
+            raise ConfigError(f"quantize={self.quantize} is none of none, int8, int4")
+        return RuntimeConfig(
+            kv_dtype=cast("KvDtype", self.kv_dtype),
+            kv_memory_bytes=parse_bytes(self.kv_memory) if self.kv_memory is not None else None,
+            threads=self.threads,
+            quantize=cast("Any", self.quantize),
+        )
+
+
+@contextmanager
+def open_engine(options: EngineOptions) -> Iterator["Engine"]:
+    """An engine with its model loaded, closed at the end; the model is fetched if it is not here.
+
+    Raises:
+        ConfigError: an option or the model cannot work.
+    """
+    scheduler, runtime = options.scheduler(), options.runtime()
+    from kokuban.cli.progress import progress_bars
+    from kokuban.engine.build import build_engine
+
+    with progress_bars() as report:
+        engine = build_engine(
+            options.model,
+            scheduler=scheduler,
+            runtime=runtime,
+            served_name=options.served_name,
+            on_load=partial(report, "packing weights"),
+            on_pull=report,
+        )
+    try:
+        yield engine
+    finally:
+        engine.close()

@@ -1,0 +1,177 @@
+"""The composition root: from a model's name to an engine that runs.
+
+Everything is built here once and handed its values; no component looks up another, and nobody
+below sees a whole configuration.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kokuban.core.config import RuntimeConfig, SchedulerConfig
+from kokuban.core.env import max_isa, omp_num_threads
+from kokuban.engine.client import EngineInfo
+from kokuban.engine.core import EngineCore
+from kokuban.engine.thread import EngineThread
+from kokuban.kernels.native import isa_name, make_threads
+from kokuban.kvcache.layout import KvLayout
+from kokuban.kvcache.manager import Manager
+from kokuban.kvcache.pool import BlockPool
+from kokuban.kvcache.storage import KvStorage
+from kokuban.models.registry import build_program
+from kokuban.observe.clock import SystemClock
+from kokuban.observe.machine import available_memory_bytes, num_threads
+from kokuban.plan.memory import KvBudget, default_budget, plan_kv
+from kokuban.program.program import KvSpec, Program
+from kokuban.runner.load import LoadedWeights, Progress, load_weights
+from kokuban.runner.native import NativeExecutor
+from kokuban.scheduler.scheduler import Scheduler
+from kokuban.text.chat import ChatTemplate
+from kokuban.text.load import load_text
+from kokuban.text.tokenizer import Tokenizer
+from kokuban.weights.pull import resolve
+from kokuban.weights.source import open_source
+from kokuban.weights.wheels import Progress as PullProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A loaded model that runs, with its text side. Made by `build_engine`."""
+
+    client: EngineThread
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    end_token_ids: frozenset[int]
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> list[int]:
+        """Token ids of a conversation, with the header of the answer."""
+        return self.chat_template.encode_chat(messages, **template)
+
+    def close(self) -> None:
+        """Stop after the step that runs, and give memory and threads back."""
+        self.client.close()
+
+
+def build_engine(
+    model: str | Path,
+    *,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+    served_name: str | None = None,
+    on_load: Progress | None = None,
+    on_pull: PullProgress | None = None,
+) -> Engine:
+    """Find, read and pack a model, and start its engine.
+
+    Args:
+        model: a GGUF file, a Hugging Face style directory, a hub id or a short name.
+        served_name: what the API calls it; by default what `model` says.
+        on_load, on_pull: told how far packing and downloading have come.
+
+    Raises:
+        ConfigError, ModelError: it cannot be found, read or run with these settings.
+    """
+    source = open_source(resolve(str(model), progress=on_pull))
+    config = source.config
+    program = build_program(config)
+    layout = _layout(program.kv, scheduler.block_size, runtime)
+    text = load_text(source.tokenizer_source())
+    threads = num_threads(runtime.threads, omp_num_threads=omp_num_threads())
+    pool, isa_cap = make_threads(threads), max_isa()
+    weights = load_weights(
+        source, program, config, pool=pool, quantize=runtime.quantize, progress=on_load
+    )
+    budget = _kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
+    info = EngineInfo(
+        model=served_name or str(model),
+        vocab_size=config.vocab_size,
+        max_context_tokens=budget.max_context_tokens,
+        block_size=scheduler.block_size,
+        num_blocks=budget.num_blocks,
+        bytes_per_token=budget.bytes_per_token,
+        kv_pool_bytes=budget.pool_bytes,
+        num_kv_tokens=budget.num_tokens,
+        requests_at_full_length=budget.requests_at_full_length,
+        kv_dtype=runtime.kv_dtype,
+        threads=threads,
+        isa=isa_name(isa_cap),
+        token_budget=scheduler.token_budget,
+    )
+    core = _core(program, weights, layout, budget, scheduler, pool, isa_cap, text.tokenizer)
+    client = EngineThread(core, info)
+    ends = text.tokenizer.end_ids | source.end_token_ids
+    return Engine(client, text.tokenizer, text.chat_template, ends)
+
+
+def _layout(kv: KvSpec, block_size: int, runtime: RuntimeConfig) -> KvLayout:
+    return KvLayout(
+        block_size=block_size,
+        num_kv_heads=kv.num_kv_heads,
+        head_dim=kv.head_dim,
+        layers_per_group=len(kv.groups[0].layers),
+        dtype=runtime.kv_dtype,
+    )
+
+
+def _kv_budget(
+    kv: KvSpec,
+    layout: KvLayout,
+    max_positions: int,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+) -> KvBudget:
+    """How many blocks the operator's budget, or a share of the free memory, holds."""
+    context = min(scheduler.max_context_tokens or max_positions, max_positions)
+    budget_bytes = runtime.kv_memory_bytes
+    if budget_bytes is None:
+        budget_bytes = default_budget(
+            kv,
+            available_bytes=available_memory_bytes(),
+            block_size=layout.block_size,
+            dtype_bytes=layout.element_bytes,
+            max_context_tokens=context,
+            max_running_requests=scheduler.max_running_requests,
+        )
+    return plan_kv(
+        kv,
+        budget_bytes=budget_bytes,
+        block_size=layout.block_size,
+        dtype_bytes=layout.element_bytes,
+        max_context_tokens=context,
+        required_context_tokens=scheduler.max_context_tokens and context,
+    )
+
+
+def _core(
+    program: Program,
+    weights: LoadedWeights,
+    layout: KvLayout,
+    budget: KvBudget,
+    scheduler: SchedulerConfig,
+    pool: Any,
+    isa_cap: int,
+    tokenizer: Tokenizer,
+) -> EngineCore:
+    manager = Manager(
+        BlockPool(budget.num_blocks),
+        block_size=layout.block_size,
+        windows=[group.window for group in program.kv.groups],
+    )
+    storage = KvStorage(layout, budget.num_blocks)
+    executor = NativeExecutor(
+        program,
+        weights,
+        storage,
+        pool=pool,
+        isa_cap=isa_cap,
+        max_context_tokens=budget.max_context_tokens,
+        valid_vocab=min(tokenizer.vocab_size, program.vocab_size),
+    )
+    storage.populate()
+    return EngineCore(
+        Scheduler(scheduler, manager, max_context_tokens=budget.max_context_tokens),
+        manager,
+        executor,
+        SystemClock(),
+    )

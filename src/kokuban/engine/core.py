@@ -1,0 +1,100 @@
+"""One step after another: plan, run, commit. Knows no thread, no socket and no event loop.
+
+Owns: the scheduler and the executor.
+Never: text. Stop strings, decoding and templates belong to `generation` and the server.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kokuban.core.request import Request, RequestId
+from kokuban.core.step import StepPlan, TokenEvent
+from kokuban.engine.client import EngineStats
+from kokuban.kvcache.manager import Manager
+from kokuban.observe.clock import Clock
+from kokuban.runner.executor import Executor
+from kokuban.scheduler.scheduler import Scheduler
+
+
+class EngineCore:
+    """The loop's body. One thread calls it.
+
+    Args:
+        manager: the scheduler's own; asked for counts only.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, manager: Manager, executor: Executor, clock: Clock
+    ) -> None:
+        self._scheduler = scheduler
+        self._manager = manager
+        self._executor = executor
+        self._clock = clock
+        self._in_flight: deque[tuple[StepPlan, float]] = deque()
+        self._step_ms = 0.0
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Queue requests that belong together, all or none.
+
+        Raises:
+            Overloaded, RequestError: none is queued then.
+        """
+        now_s = self._clock.now()
+        self._scheduler.add_group(
+            [replace(request, arrival_s=now_s) for request in requests], now_s
+        )
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Forget a request; unknown ids are ignored."""
+        self._scheduler.cancel(request_id)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to run and nothing in flight."""
+        return not self._in_flight and not self._scheduler.has_requests
+
+    def step(self) -> list[TokenEvent]:
+        """Advance by one step and tell what it brought.
+
+        With an executor of depth 1 the next step is planned while one is computed.
+        """
+        now_s = self._clock.now()
+        events = list(self._scheduler.expire(now_s))
+        plan = self._scheduler.plan(now_s)
+        if plan is not None:
+            self._executor.submit(plan)
+            self._in_flight.append((plan, now_s))
+        wanted = self._executor.depth if plan is not None else 0
+        while len(self._in_flight) > wanted:
+            events += self._collect()
+        return events
+
+    def _collect(self) -> Sequence[TokenEvent]:
+        plan, begun_s = self._in_flight.popleft()
+        result = self._executor.collect()
+        now_s = self._clock.now()
+        self._step_ms = (now_s - begun_s) * 1e3
+        return self._scheduler.commit(plan, result, now_s)
+
+    def stats(self) -> EngineStats:
+        """A snapshot of queues, pool and totals."""
+        stats = self._scheduler.stats()
+        totals = stats.totals
+        return EngineStats(
+            running=stats.running,
+            waiting=stats.waiting,
+            free_blocks=self._manager.num_free,
+            num_blocks=self._manager.num_blocks,
+            steps=totals.steps,
+            prompt_tokens=totals.prompt_tokens,
+            output_tokens=totals.output_tokens,
+            preemptions=totals.preemptions,
+            cached_tokens=totals.cached_tokens,
+            failed_requests=totals.failed_requests,
+            step_ms=self._step_ms,
+        )
+
+    def close(self) -> None:
+        """Give back what the executor holds."""
+        self._executor.close()

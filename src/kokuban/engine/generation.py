@@ -1,0 +1,193 @@
+"""Joins what the engine says (token ids) with what a client reads (text).
+
+One call of `generate` is one prompt with n choices. Each choice has a text stream of its own, which
+holds back half characters and what may become a stop string; a choice whose stop string is complete
+is cancelled in the engine at once, and what it had computed beyond is neither shown nor billed.
+
+Owns: the text state of its choices. Asks: an `EngineClient` for tokens. Never: HTTP.
+"""
+
+import secrets
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.sampling_params import SEED_BITS, SamplingParams
+from kokuban.core.step import SampledToken, TokenEvent, Usage
+from kokuban.engine.client import EngineClient
+from kokuban.text.stream import TextStream
+from kokuban.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """News of one choice: at most one for each event of the engine."""
+
+    choice: int
+    text: str
+    """New text that is certain. The texts of a choice join to its whole text."""
+
+    tokens: tuple[SampledToken, ...] = ()
+    """New tokens that are billed: up to and with the one that completed a stop string, or the end
+    token. Their text may come in a later delta."""
+
+    prompt_logprobs: tuple[SampledToken, ...] = ()
+    finish: FinishReason | None = None
+    stop_reason: str | int | None = None
+    """With finish "stop": the stop string or stop token id of the request; None for the model's
+    own end of text."""
+
+    usage: Usage | None = None
+    """Of this choice; present when `finish` is."""
+
+    error: str | None = None
+
+
+async def generate(
+    engine: EngineClient,
+    tokenizer: Tokenizer,
+    prompt_token_ids: Sequence[int],
+    params: SamplingParams,
+    *,
+    request_id: str | None = None,
+    end_token_ids: Collection[int] = (),
+    continues: bool = False,
+    priority: int = 0,
+    tenant: str = "",
+    deadline_s: float | None = None,
+) -> AsyncGenerator[TextDelta]:
+    """Generate `params.n` continuations of a prompt.
+
+    Closing the generator cancels what is left of it in the engine.
+
+    Args:
+        engine: where the requests run.
+        tokenizer: the model's.
+        prompt_token_ids: at least one id, all inside the vocabulary.
+        params: a seed is drawn when it has none.
+        request_id: unique in the engine; drawn when None. Choice i runs as `request_id-i`.
+        end_token_ids: the model's own end-of-text tokens; `params.ignore_eos` sets them aside.
+        continues: the text goes on from the prompt (a raw completion, a continued message), so
+            that a space in front of its first word is its own.
+        priority, tenant, deadline_s: see `core.Request`.
+
+    Raises:
+        Overloaded, RequestError: the engine refused the requests; none of them runs.
+    """
+    own_ends = () if params.ignore_eos else end_token_ids
+    first = Request(
+        id=RequestId(request_id or secrets.token_hex(12)),
+        prompt_token_ids=tuple(prompt_token_ids),
+        params=replace(params, n=1),
+        end_token_ids=frozenset((*params.stop_token_ids, *own_ends)),
+        priority=priority,
+        tenant=tenant,
+        deadline_s=deadline_s,
+    )
+    requests = _choices(first, params.n)
+    open_choices = {each.id: _Choice(each, tokenizer, continues=continues) for each in requests}
+    async with aclosing(_events(engine, requests)) as events:
+        async for event in events:
+            choice = open_choices.get(event.request_id)
+            if choice is None:
+                continue  # It ended at a stop string while the engine was a step ahead.
+            delta = choice.take(event)
+            if delta.finish is not None:
+                del open_choices[event.request_id]
+                if event.finish is None:
+                    engine.cancel(event.request_id)
+            if delta.text or delta.tokens or delta.prompt_logprobs or delta.finish is not None:
+                yield delta
+            if not open_choices:
+                return
+
+
+def _choices(request: Request, n: int) -> list[Request]:
+    """The request n times, under one seed, each choice with an id and a counter of its own."""
+    given = request.params.seed
+    seed = given if given is not None else secrets.randbits(SEED_BITS)
+    params = replace(request.params, seed=seed)
+    return [
+        replace(
+            request,
+            id=RequestId(f"{request.id}-{choice}"),
+            params=params,
+            seed=seed,
+            choice=choice,
+        )
+        for choice in range(n)
+    ]
+
+
+async def _events(engine: EngineClient, requests: Sequence[Request]) -> AsyncGenerator[TokenEvent]:
+    """The engine's events, closed in time also where its iterator is no generator of ours."""
+    events = engine.submit(requests)
+    try:
+        async for event in events:
+            yield event
+    finally:
+        close = getattr(events, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class _Choice:
+    """Text, count and end of one continuation."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer, *, continues: bool) -> None:
+        self._request = request
+        params = request.params
+        self._named_ends = frozenset(params.stop_token_ids)
+        self._stream = TextStream(
+            tokenizer,
+            stops=params.stop,
+            end_token_ids=self._named_ends,
+            include_stop=params.include_stop,
+            skip_special=params.skip_special_tokens,
+            continues=continues,
+            min_tokens=params.min_tokens,
+        )
+        self._num_output_tokens = 0
+        self._usage: Usage | None = None
+
+    def take(self, event: TokenEvent) -> TextDelta:
+        """Turn an event into text, up to the token that ends the text."""
+        if event.usage is not None:
+            self._usage = event.usage
+        finish, reason = event.finish, None
+        texts: list[str] = []
+        billed: list[SampledToken] = []
+        for token in event.tokens:
+            billed.append(token)
+            if self._is_models_own_end(token.token_id):
+                finish = FinishReason.STOP
+                break
+            piece = self._stream.feed(token.token_id)
+            texts.append(piece.text)
+            if piece.stopped:
+                finish = FinishReason.STOP
+                reason = piece.stop if piece.stop is not None else token.token_id
+                break
+        self._num_output_tokens += len(billed)
+        if finish is not None:
+            texts.append(self._stream.finish())
+        return TextDelta(
+            choice=self._request.choice,
+            text="".join(texts),
+            tokens=tuple(billed),
+            prompt_logprobs=event.prompt_logprobs,
+            finish=finish,
+            stop_reason=reason,
+            usage=self._final_usage() if finish is not None else None,
+            error=event.error,
+        )
+
+    def _is_models_own_end(self, token_id: int) -> bool:
+        """Such a token never shows, also where stops of the client are to be shown."""
+        return token_id in self._request.end_token_ids and token_id not in self._named_ends
+
+    def _final_usage(self) -> Usage:
+        """What the engine reported, with the tokens that are billed."""
+        reported = self._usage or Usage(len(self._request.prompt_token_ids), 0)
+        return replace(reported, output_tokens=self._num_output_tokens)

@@ -1,0 +1,236 @@
+"""The offline face: prompts in, texts out, with the same engine that the server runs.
+
+    from kokuban import LLM, SamplingParams
+
+    llm = LLM("smollm2")
+    for output in llm.generate(["The sky is", "One plus one is"], SamplingParams(max_tokens=20)):
+        print(output.choices[0].text)
+
+All prompts of a call run in one batch. The event loop that feeds the engine is a thread of the
+`LLM`, so that calls work in scripts, notebooks and other people's event loops alike.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Self, TypeVar
+
+from kokuban.core.config import RuntimeConfig, SchedulerConfig
+from kokuban.core.errors import StepFailed
+from kokuban.core.request import FinishReason
+from kokuban.core.sampling_params import SamplingParams
+from kokuban.core.step import SampledToken, Usage
+from kokuban.engine.build import Engine, build_engine
+from kokuban.engine.generation import TextDelta, generate
+
+T = TypeVar("T")
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(slots=True)
+class ChoiceOutput:
+    """One continuation of a prompt."""
+
+    index: int
+    text: str = ""
+    tokens: list[SampledToken] = field(default_factory=list)
+    prompt_logprobs: list[SampledToken] = field(default_factory=list)
+    finish: FinishReason | None = None
+    stop_reason: str | int | None = None
+    usage: Usage | None = None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Ids of the generated tokens, the end token included."""
+        return [token.token_id for token in self.tokens]
+
+    def take(self, delta: TextDelta) -> None:
+        """Append what came."""
+        self.text += delta.text
+        self.tokens += delta.tokens
+        self.prompt_logprobs += delta.prompt_logprobs
+        if delta.finish is FinishReason.ERROR:
+            raise StepFailed(delta.error or "the engine could not finish this request")
+        if delta.finish is not None:
+            self.finish, self.stop_reason, self.usage = delta.finish, delta.stop_reason, delta.usage
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """All continuations of one prompt."""
+
+    prompt_token_ids: tuple[int, ...]
+    choices: tuple[ChoiceOutput, ...]
+
+
+class LLM:
+    """A loaded model. Use it as a context manager, or call `close`.
+
+    Args:
+        model: a GGUF file, a Hugging Face style directory, a hub id or a short name.
+        scheduler, runtime: see their classes.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        scheduler: SchedulerConfig | None = None,
+        runtime: RuntimeConfig | None = None,
+    ) -> None:
+        self.engine: Engine = build_engine(
+            model, scheduler=scheduler or SchedulerConfig(), runtime=runtime or RuntimeConfig()
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="kokuban-llm", daemon=True
+        )
+        self._thread.start()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Continue each prompt, a text or its token ids.
+
+        Args:
+            params: one for all prompts, or one for each.
+
+        Raises:
+            RequestError: a prompt can never run.
+            StepFailed: the engine could not finish a request.
+        """
+        encoded = [self._encode(prompt) for prompt in _as_list(prompts)]
+        each = _for_each(params, len(encoded))
+        return self._wait(self._run_all(encoded, each, continues=True))
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        **template: Any,
+    ) -> RequestOutput:
+        """Answer one conversation. `template` goes to `ChatTemplate.encode_chat`."""
+        ids = self.engine.encode_chat(messages, **template)
+        [output] = self._wait(self._run_all([ids], [params or SamplingParams()], continues=False))
+        return output
+
+    def stream_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        **template: Any,
+    ) -> Iterator[TextDelta]:
+        """Answer one conversation piece by piece. Leaving the iterator early cancels the rest."""
+        ids = self.engine.encode_chat(messages, **template)
+        return self._stream(ids, params or SamplingParams(), continues=False)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[TextDelta]:
+        """Continue one prompt piece by piece. Leaving the iterator early cancels the rest."""
+        return self._stream(self._encode(prompt), params or SamplingParams(), continues=True)
+
+    def close(self) -> None:
+        """Stop the engine and give its memory back. A second call does nothing."""
+        if self._loop.is_closed():
+            return
+        self.engine.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        tokenizer = self.engine.tokenizer
+        return tokenizer.encode(prompt, add_bos=tokenizer.add_bos, parse_special=True)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _run_all(
+        self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], *, continues: bool
+    ) -> list[RequestOutput]:
+        tasks = [
+            asyncio.create_task(self._run(ids, each, continues=continues))
+            for ids, each in zip(prompts, params, strict=True)
+        ]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:  # after an error: cancel what still runs, and wait until it has let go
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(
+        self, ids: list[int], params: SamplingParams, *, continues: bool
+    ) -> RequestOutput:
+        choices = tuple(ChoiceOutput(index) for index in range(params.n))
+        async with aclosing(self._deltas(ids, params, continues=continues)) as deltas:
+            async for delta in deltas:
+                choices[delta.choice].take(delta)
+        return RequestOutput(tuple(ids), choices)
+
+    def _deltas(self, ids: list[int], params: SamplingParams, *, continues: bool) -> Any:
+        return generate(
+            self.engine.client,
+            self.engine.tokenizer,
+            ids,
+            params,
+            end_token_ids=self.engine.end_token_ids,
+            continues=continues,
+        )
+
+    def _stream(
+        self, ids: list[int], params: SamplingParams, *, continues: bool
+    ) -> Iterator[TextDelta]:
+        came: SimpleQueue[TextDelta | BaseException | None] = SimpleQueue()
+
+        async def pump() -> None:
+            try:
+                async with aclosing(self._deltas(ids, params, continues=continues)) as deltas:
+                    async for delta in deltas:
+                        came.put(delta)
+                came.put(None)
+            except BaseException as error:
+                came.put(error)
+                raise
+
+        task = asyncio.run_coroutine_threadsafe(pump(), self._loop)
+        try:
+            while (news := came.get()) is not None:
+                if isinstance(news, BaseException):
+                    raise news
+                yield news
+        finally:
+            task.cancel()
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt (a text, or ids) becomes a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if prompts and isinstance(prompts[0], int):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _for_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise ValueError(f"{len(params)} SamplingParams were given for {count} prompts")
+    return list(params)

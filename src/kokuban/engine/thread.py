@@ -1,0 +1,205 @@
+"""The engine on a thread of its own, reached from an event loop: the in-process `EngineClient`.
+
+Two queues cross the border: what is asked (submit, cancel) goes in, events come out. After each
+step every event loop that waits for something is woken once, however many requests it has.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from kokuban.core.errors import KokubanError, ShuttingDown, StepFailed
+from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.step import TokenEvent
+from kokuban.engine.client import EngineInfo, EngineStats
+from kokuban.engine.core import EngineCore
+
+logger = logging.getLogger(__name__)
+
+News = TokenEvent | KokubanError | None
+"""An event; why the group was refused; None: the group was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """In the inbox: requests to queue, and where their events go."""
+
+    requests: Sequence[Request]
+    box: "Mailbox"
+
+
+@dataclass(slots=True, eq=False)
+class Mailbox:
+    """Where the events of one group of requests arrive, on the loop of whoever submitted them."""
+
+    loop: asyncio.AbstractEventLoop
+    unfinished: set[RequestId]
+    news: deque[News] = field(default_factory=deque)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class EngineThread:
+    """Owns the thread that runs an `EngineCore`. Every public method is safe on any thread."""
+
+    def __init__(self, core: EngineCore, info: EngineInfo) -> None:
+        self._core = core
+        self._info = info
+        self._inbox: deque[Submission | RequestId] = deque()
+        """Submissions, and ids to cancel."""
+
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._ended = False
+        self._failure: BaseException | None = None
+        self._mailboxes: dict[RequestId, Mailbox] = {}
+        self._stats = EngineStats(num_blocks=info.num_blocks, free_blocks=info.num_blocks)
+        self._thread = threading.Thread(target=self._run, name="kokuban-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def alive(self) -> bool:
+        return self._failure is None and self._thread.is_alive()
+
+    def cancel(self, request_id: RequestId) -> None:
+        self._put_in(request_id)
+
+    async def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
+        """See `EngineClient.submit`."""
+        if self._stopping:
+            raise ShuttingDown("the engine is shutting down; try another server")
+        if not self.alive():
+            raise StepFailed("the engine has stopped after an internal error; see the server's log")
+        box = Mailbox(asyncio.get_running_loop(), {request.id for request in requests})
+        self._put_in(Submission(requests, box))
+        try:
+            while box.unfinished or box.news:
+                if not box.news:
+                    box.arrived.clear()
+                    await box.arrived.wait()
+                    continue
+                news = box.news.popleft()
+                if isinstance(news, KokubanError):
+                    box.unfinished.clear()
+                    raise news
+                if news is not None:
+                    if news.finish is not None:
+                        box.unfinished.discard(news.request_id)
+                    yield news
+        finally:
+            for request_id in box.unfinished:
+                self.cancel(request_id)
+
+    def close(self) -> None:
+        """Stop after the step that runs now; what is unfinished gets an error event."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _put_in(self, what: Submission | RequestId) -> None:
+        with self._wake:
+            ended = self._ended
+            if not ended:
+                self._inbox.append(what)
+                self._wake.notify()
+        if ended and isinstance(what, Submission):
+            self._refuse(what)
+
+    # Below: the engine thread only.
+
+    def _run(self) -> None:
+        core = self._core
+        try:
+            while self._wait_for_work(core):
+                while self._inbox:
+                    self._take(core, self._inbox.popleft())
+                self._deliver(core.step())
+                self._stats = core.stats()
+            self._end("the engine was shut down before this request ended")
+        except Exception as error:
+            self._failure = error
+            logger.exception("the engine stopped after an internal error")
+            self._end(f"the engine stopped after an internal error: {error}")
+        finally:
+            core.close()
+
+    def _wait_for_work(self, core: EngineCore) -> bool:
+        """Sleep while there is nothing to do. False when it is time to stop."""
+        if not self._inbox and not self._stopping and core.idle:
+            self._stats = core.stats()
+            with self._wake:
+                while not self._inbox and not self._stopping:
+                    self._wake.wait()
+        return not self._stopping
+
+    def _take(self, core: EngineCore, what: Submission | RequestId) -> None:
+        if not isinstance(what, Submission):
+            core.cancel(what)
+            self._mailboxes.pop(what, None)
+            return
+        try:
+            core.add(what.requests)
+        except KokubanError as error:
+            self._post([(what.box, error)])
+            return
+        for request in what.requests:
+            self._mailboxes[request.id] = what.box
+        self._post([(what.box, None)])
+
+    def _refuse(self, submission: Submission) -> None:
+        self._post([(submission.box, StepFailed("the engine has stopped; see the server's log"))])
+
+    def _deliver(self, events: Sequence[TokenEvent]) -> None:
+        if not events:
+            return
+        letters: list[tuple[Mailbox, News]] = []
+        for event in events:
+            box = self._mailboxes.get(event.request_id)
+            if box is None:
+                continue
+            if event.finish is not None:
+                del self._mailboxes[event.request_id]
+            letters.append((box, event))
+        self._post(letters)
+
+    def _post(self, letters: Sequence[tuple[Mailbox, News]]) -> None:
+        """Hand letters to their loops, with one wake-up for each loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Mailbox, News]]] = {}
+        for letter in letters:
+            by_loop.setdefault(letter[0].loop, []).append(letter)
+        for loop, batch in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_put, batch)
+            except RuntimeError:  # the loop is closed: nobody waits there any more
+                logger.debug("dropped %d events of a closed event loop", len(batch))
+
+    def _end(self, why: str) -> None:
+        """Tell everybody who waits, and everybody who asks from now on, that it is over."""
+        with self._wake:
+            self._ended = True
+        self._deliver(
+            [
+                TokenEvent(request_id, (), finish=FinishReason.ERROR, error=why)
+                for request_id in self._mailboxes
+            ]
+        )
+        while self._inbox:
+            what = self._inbox.popleft()
+            if isinstance(what, Submission):
+                self._refuse(what)
+
+
+def _put(letters: Sequence[tuple[Mailbox, News]]) -> None:
+    """On the event loop: put letters into their boxes."""
+    for box, news in letters:
+        box.news.append(news)
+        box.arrived.set()

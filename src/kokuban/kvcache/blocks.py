@@ -1,0 +1,38 @@
+"""Block arithmetic: how tokens lie in blocks of a fixed number of slots.
+
+S below is `block_size`, the token slots in a block.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kokuban.core.request import BlockId
+
+
+class Slot(NamedTuple):
+    """Where one token's K and V lie."""
+
+    block: BlockId
+    offset: int
+    """Index inside the block, from 0."""
+
+
+def num_blocks_for(num_tokens: int, block_size: int) -> int:
+    """Blocks that hold `num_tokens` tokens: ceil(num_tokens / S)."""
+    return -(-num_tokens // block_size)
+
+
+def num_empty_slots(num_tokens: int, block_size: int) -> int:
+    """Slots of the last block that hold nothing: the whole waste of one request, S - 1 at most."""
+    return -num_tokens % block_size
+
+
+def max_blocks_touched(num_tokens: int, block_size: int) -> int:
+    """Most blocks that a run of `num_tokens` tokens can touch, wherever in a block it begins."""
+    return (num_tokens + block_size - 2) // block_size + 1 if num_tokens else 0
+
+
+def locate(block_table: Sequence[BlockId], position: int, block_size: int) -> Slot:
+    """The slot of the token at `position` of its sequence, found through its block table."""
+    logical_block, offset = divmod(position, block_size)
+    return Slot(block_table[logical_block], offset)

@@ -1,0 +1,324 @@
+"""Decides which blocks each request holds: a block table for each KV group, grown block by block.
+
+Owns: the block tables. Asks: `BlockPool`. Never: a tensor, or a request's progress beyond the
+numbers that it is told.
+
+Layers with the same need of KV form a group (program.KvGroup) with a table of its own; one pool
+of equal blocks serves them all. Tables grow together, so that logical block i is in every table or
+in none. A group with a window gives back the blocks that lie wholly behind it, leaving NO_BLOCK:
+
+    tokens    0 ─────────────────────────── computed ──── computed + chunk
+    full      [ held                                    | taken by `grow` ]
+    window    [ NO_BLOCK ····· | held: window - 1 tokens | taken by `grow` ]
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kokuban.core.request import NO_BLOCK, BlockId, RequestId
+from kokuban.kvcache.blocks import max_blocks_touched, num_blocks_for
+from kokuban.kvcache.pool import BlockContent, BlockPool
+from kokuban.kvcache.prefix import KeyChain, KeySpace
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """The longest beginning of a sequence that all groups still have in the pool."""
+
+    num_tokens: int
+    """Whole blocks of it, and never the last token: that one must be computed for its logits."""
+
+    block_ids: tuple[tuple[BlockId, ...], ...]
+    """For each group; NO_BLOCK for what lies behind its window. `begin` is what holds them."""
+
+
+class _Table:
+    """What one request holds."""
+
+    def __init__(self, num_groups: int, chain: KeyChain | None) -> None:
+        self.groups: list[list[BlockId]] = [[] for _ in range(num_groups)]
+        self.num_behind = [0] * num_groups
+        """For each group, the leading entries that are NO_BLOCK."""
+
+        self.num_shown = 0
+        """Logical blocks that `grow` has returned."""
+
+        self.num_published = 0
+        """Logical blocks that have been published."""
+
+        self.chain = chain
+
+    @property
+    def num_logical(self) -> int:
+        return len(self.groups[0])
+
+    @property
+    def num_held(self) -> int:
+        return self.num_logical * len(self.groups) - sum(self.num_behind)
+
+
+class Manager:
+    """Block tables of the requests that run. Single writer: the engine thread.
+
+    Args:
+        pool: whose blocks it hands out; nobody else may allocate from it.
+        block_size: token slots in a block.
+        windows: for each KV group the tokens it looks back, its own included; None: all of them.
+        key_space: switches the prefix cache on, and names what it holds.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        block_size: int,
+        windows: Sequence[int | None] = (None,),
+        key_space: KeySpace | None = None,
+    ) -> None:
+        assert windows, "a model has at least one KV group"
+        assert all(window is None or window >= 1 for window in windows), f"windows {windows}"
+        assert key_space is None or key_space.block_size == block_size, "two block sizes"
+        self._pool = pool
+        self._block_size = block_size
+        self._windows = tuple(windows)
+        self._key_space = key_space
+        self._tables: dict[RequestId, _Table] = {}
+
+    @property
+    def num_groups(self) -> int:
+        return len(self._windows)
+
+    @property
+    def num_blocks(self) -> int:
+        """All blocks of the pool."""
+        return self._pool.num_blocks
+
+    @property
+    def num_free(self) -> int:
+        """Blocks of the pool that can be had now."""
+        return self._pool.num_free
+
+    @property
+    def request_ids(self) -> set[RequestId]:
+        """The requests that have block tables."""
+        return set(self._tables)
+
+    @property
+    def max_tokens_alone(self) -> int | None:
+        """Most tokens that one request can hold with the pool to itself; None: any number.
+
+        It is then computed in chunks of one token if need be, which asks least of the windows.
+        """
+        if self.num_needed(2**62, max_chunk=1) <= self.num_blocks:
+            return None
+        low, high = 0, self.num_blocks
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.num_needed(middle * self._block_size, max_chunk=1) <= self.num_blocks:
+                low = middle
+            else:
+                high = middle - 1
+        return low * self._block_size
+
+    def num_needed(self, num_tokens: int, *, max_chunk: int) -> int:
+        """Most blocks that a request holds at once on its way to `num_tokens` tokens.
+
+        Args:
+            num_tokens: tokens that it holds in the end.
+            max_chunk: most tokens that one step computes of it. A window group holds the chunk
+                and the window - 1 tokens before it.
+        """
+        whole = num_blocks_for(num_tokens, self._block_size)
+        return sum(
+            whole
+            if window is None
+            else min(whole, max_blocks_touched(window - 1 + max_chunk, self._block_size))
+            for window in self._windows
+        )
+
+    def num_held(self, request_id: RequestId) -> int:
+        """Blocks that the request holds, over all groups, shared ones included."""
+        return self._tables[request_id].num_held
+
+    def num_shared(self, cached: CachedPrefix) -> int:
+        """Blocks of a cached prefix that somebody holds already: they cost no free block."""
+        return sum(
+            self._pool.num_holders(block) > 0
+            for group in cached.block_ids
+            for block in group
+            if block != NO_BLOCK
+        )
+
+    def block_table(self, request_id: RequestId, group: int = 0) -> tuple[BlockId, ...]:
+        """The request's block ids in sequence order; NO_BLOCK behind the group's window."""
+        return tuple(self._tables[request_id].groups[group])
+
+    def make_chain(self, tenant: str) -> KeyChain | None:
+        """Keys for one sequence of this tenant; None without a prefix cache."""
+        return None if self._key_space is None else KeyChain(self._key_space, tenant)
+
+    def find_cached_prefix(self, chain: KeyChain | None, token_ids: Sequence[int]) -> CachedPrefix:
+        """The longest beginning of the sequence that `begin` could start from. Changes nothing."""
+        nothing = CachedPrefix(0, ((),) * self.num_groups)
+        if chain is None:
+            return nothing
+        longest = (len(token_ids) - 1) // self._block_size
+        for group, window in enumerate(self._windows):
+            if window is None:
+                longest = self._num_leading_hits(group, chain, token_ids, longest)
+        runs = [
+            self._hit_runs(group, chain, token_ids, longest)
+            for group, window in enumerate(self._windows)
+            if window is not None
+        ]
+        windows = [window for window in self._windows if window is not None]
+        for count in range(longest, 0, -1):
+            if all(
+                run[count] >= count - self._first_needed(count * self._block_size, window)
+                for run, window in zip(runs, windows, strict=True)
+            ):
+                return self._cached_prefix(chain, token_ids, count)
+        return nothing
+
+    def begin(
+        self,
+        request_id: RequestId,
+        chain: KeyChain | None = None,
+        cached: CachedPrefix | None = None,
+    ) -> None:
+        """Open the block tables of a request, which then holds its cached prefix, if any."""
+        assert request_id not in self._tables, f"request {request_id} has a block table already"
+        table = _Table(self.num_groups, chain)
+        if cached is not None:
+            for group, blocks in enumerate(cached.block_ids):
+                table.groups[group].extend(blocks)
+                table.num_behind[group] = blocks.count(NO_BLOCK)
+                for block in blocks[table.num_behind[group] :]:
+                    self._pool.retain(block)
+            table.num_published = table.num_logical
+        self._tables[request_id] = table
+
+    def num_tokens_fitting(self, request_id: RequestId, num_tokens: int) -> int:
+        """Most tokens, up to `num_tokens` in all, that the request can hold with what is free."""
+        new = self._pool.num_free // self.num_groups
+        return min(num_tokens, (self._tables[request_id].num_logical + new) * self._block_size)
+
+    def can_grow(self, request_id: RequestId, num_tokens: int) -> bool:
+        """Whether `grow` to `num_tokens` tokens in all would succeed."""
+        return self.num_tokens_fitting(request_id, num_tokens) == num_tokens
+
+    def grow(self, request_id: RequestId, num_tokens: int) -> tuple[tuple[BlockId, ...], ...]:
+        """Hold blocks for `num_tokens` tokens in all, and not one block more.
+
+        Returns:
+            For each group the entries of its table that no earlier call returned: the cached
+            prefix, if this is the first one, and the blocks just taken.
+
+        Raises:
+            OutOfBlocks: there are not enough free blocks. Nothing has changed then.
+        """
+        table = self._tables[request_id]
+        count = num_blocks_for(num_tokens, self._block_size) - table.num_logical
+        if count > 0:
+            taken = self._pool.allocate(count * self.num_groups)
+            for group, blocks in enumerate(table.groups):
+                blocks.extend(taken[group * count : (group + 1) * count])
+        shown, table.num_shown = table.num_shown, table.num_logical
+        return tuple(tuple(blocks[shown:]) for blocks in table.groups)
+
+    def advance(
+        self, request_id: RequestId, num_computed: int, token_ids: Sequence[int] = ()
+    ) -> None:
+        """Note that the K and V of the first `num_computed` tokens are in the cache, and right.
+
+        Publishes the blocks that became full, and gives back those behind a window.
+
+        Args:
+            token_ids: the sequence, `num_computed` tokens or more; read by the prefix cache only.
+        """
+        table = self._tables[request_id]
+        if table.chain is not None:
+            self._publish(table, table.chain, num_computed, token_ids)
+        for group, window in enumerate(self._windows):
+            if window is None:
+                continue
+            behind = table.num_behind[group]
+            needed = max(behind, self._first_needed(num_computed, window))
+            blocks = table.groups[group]
+            self._pool.release(reversed(blocks[behind:needed]))
+            blocks[behind:needed] = [NO_BLOCK] * (needed - behind)
+            table.num_behind[group] = needed
+
+    def release(self, request_id: RequestId) -> None:
+        """Give back all blocks of a request, tail first, and forget its tables."""
+        table = self._tables.pop(request_id)
+        for blocks, behind in zip(table.groups, table.num_behind, strict=True):
+            self._pool.release(reversed(blocks[behind:]))
+
+    def check(self) -> None:
+        """Assert every invariant, the pool's too. Linear; for tests and an idle debug engine."""
+        self._pool.check()
+        holders: Counter[BlockId] = Counter()
+        for request_id, table in self._tables.items():
+            lengths = {len(blocks) for blocks in table.groups}
+            assert len(lengths) == 1, f"tables of request {request_id} differ in length"
+            assert table.num_published <= table.num_logical, f"request {request_id} publishes ahead"
+            for blocks, behind in zip(table.groups, table.num_behind, strict=True):
+                held = blocks[behind:]
+                assert blocks[:behind] == [NO_BLOCK] * behind, f"request {request_id}: behind"
+                assert NO_BLOCK not in held, f"request {request_id} has a hole in its table"
+                holders.update(held)
+        for block in map(BlockId, range(self.num_blocks)):
+            counted, known = holders[block], self._pool.num_holders(block)
+            assert counted == known, f"block {block} is in {counted} tables but held {known} times"
+
+    def _first_needed(self, num_computed: int, window: int) -> int:
+        """Logical block of the first token that the next one looks back to."""
+        return max(0, num_computed - window + 1) // self._block_size
+
+    def _publish(
+        self, table: _Table, chain: KeyChain, num_computed: int, token_ids: Sequence[int]
+    ) -> None:
+        full = num_computed // self._block_size
+        for index in range(table.num_published, full):
+            key = chain.key(token_ids, index)
+            for group, blocks in enumerate(table.groups):
+                self._pool.publish(blocks[index], BlockContent(group, key))
+        table.num_published = max(table.num_published, full)
+
+    def _lookup(
+        self, group: int, chain: KeyChain, token_ids: Sequence[int], index: int
+    ) -> BlockId | None:
+        return self._pool.lookup(BlockContent(group, chain.key(token_ids, index)))
+
+    def _num_leading_hits(
+        self, group: int, chain: KeyChain, token_ids: Sequence[int], limit: int
+    ) -> int:
+        for index in range(limit):
+            if self._lookup(group, chain, token_ids, index) is None:
+                return index
+        return limit
+
+    def _hit_runs(
+        self, group: int, chain: KeyChain, token_ids: Sequence[int], limit: int
+    ) -> list[int]:
+        """Entry i: how many blocks in a row, the last of them block i - 1, the group has cached."""
+        runs = [0]
+        for index in range(limit):
+            hit = self._lookup(group, chain, token_ids, index) is not None
+            runs.append(runs[-1] + 1 if hit else 0)
+        return runs
+
+    def _cached_prefix(self, chain: KeyChain, token_ids: Sequence[int], count: int) -> CachedPrefix:
+        tables = []
+        for group, window in enumerate(self._windows):
+            num_tokens = count * self._block_size
+            behind = 0 if window is None else self._first_needed(num_tokens, window)
+            blocks = [NO_BLOCK] * behind
+            for index in range(behind, count):
+                block = self._lookup(group, chain, token_ids, index)
+                assert block is not None, "a block that was just found is gone"
+                blocks.append(block)
+            tables.append(tuple(blocks))
+        return CachedPrefix(num_tokens, tuple(tables))

@@ -1,0 +1,128 @@
+"""Decides which KV block is handed out next, and knows who holds which.
+
+Owns: each block's number of holders, its place in the free order and the key of its content.
+Never: a tensor, a block table, a request.
+
+A free block keeps its content until it is handed out again ("free but cached"). So freeing is
+never eviction, and a pool that looks full of old content is as usable as an empty one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple, NewType
+
+from kokuban.core.errors import OutOfBlocks
+from kokuban.core.request import BlockId
+
+BlockKey = NewType("BlockKey", bytes)
+"""Names the content of a full block and of all before it; made by `kvcache.prefix`."""
+
+
+class BlockContent(NamedTuple):
+    """What a full block holds: the layers of one KV group, for the tokens that the key names."""
+
+    group: int
+    """Index of the KV group."""
+
+    key: BlockKey
+
+
+class BlockPool:
+    """Blocks 0 to N - 1 of one KV pool. A block is held, by one holder or more, or it is free.
+
+    `allocate` takes the blocks that have been free longest and forgets their content; `lookup`
+    and `retain` revive a free block that still has the content somebody needs.
+
+    Single writer: the engine thread. Every method but `check` is O(1) for each block it touches.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        assert num_blocks >= 1, f"a pool of {num_blocks} blocks holds nothing"
+        self._num_holders = [0] * num_blocks
+        self._contents: list[BlockContent | None] = [None] * num_blocks
+        self._by_content: dict[BlockContent, BlockId] = {}
+        # An ordered set. Not a deque: `retain` removes from the middle. Not a dict: finding the
+        # first key of a dict that shrinks from the front is linear.
+        self._free = OrderedDict.fromkeys(map(BlockId, range(num_blocks)))
+
+    @property
+    def num_blocks(self) -> int:
+        """N: all blocks, held and free."""
+        return len(self._num_holders)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that `allocate` could hand out now, those that can be revived included."""
+        return len(self._free)
+
+    @property
+    def num_published(self) -> int:
+        """Blocks that `lookup` can find, held and free."""
+        return len(self._by_content)
+
+    def free_order(self) -> tuple[BlockId, ...]:
+        """The free blocks, next to be handed out first. Linear; for tests and for people."""
+        return tuple(self._free)
+
+    def num_holders(self, block: BlockId) -> int:
+        """How often the block is held; 0 when it is free."""
+        return self._num_holders[block]
+
+    def allocate(self, count: int) -> list[BlockId]:
+        """Hold `count` free blocks, forgetting their old content.
+
+        Raises:
+            OutOfBlocks: fewer than `count` are free. Nothing has changed then.
+        """
+        if count > self.num_free:
+            raise OutOfBlocks(
+                f"{count} blocks wanted, {self.num_free} of {self.num_blocks} are free"
+            )
+        taken = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in taken:
+            self._num_holders[block] = 1
+            self._forget(block)
+        return taken
+
+    def lookup(self, content: BlockContent) -> BlockId | None:
+        """The block that has `content`, held or free. The caller must `retain` it to use it."""
+        return self._by_content.get(content)
+
+    def retain(self, block: BlockId) -> None:
+        """Add a holder; revives the block if it is free."""
+        self._free.pop(block, None)
+        self._num_holders[block] += 1
+
+    def publish(self, block: BlockId, content: BlockContent) -> None:
+        """Let `lookup` find this held block, now full. The first block with a content keeps it."""
+        assert self._num_holders[block] > 0, f"block {block} is published but nobody holds it"
+        assert self._contents[block] is None, f"block {block} is already published"
+        if self._by_content.setdefault(content, block) == block:
+            self._contents[block] = content
+
+    def release(self, blocks: Iterable[BlockId]) -> None:
+        """Drop one holder from each; those left with none become free, first to be reused first.
+
+        Pass a request's blocks tail first: the tail of a prefix is shared least.
+        """
+        for block in blocks:
+            assert self._num_holders[block] > 0, f"block {block} released more often than held"
+            self._num_holders[block] -= 1
+            if self._num_holders[block] == 0:
+                self._free[block] = None
+
+    def check(self) -> None:
+        """Assert every invariant. Linear; for tests and for an idle engine in debug mode."""
+        assert min(self._num_holders) >= 0, "a block has fewer than no holders"
+        unheld = {block for block, count in enumerate(self._num_holders) if count == 0}
+        assert unheld == set(self._free), "free order and numbers of holders disagree"
+        published = {
+            content: block for block, content in enumerate(self._contents) if content is not None
+        }
+        assert published == self._by_content, "the index and the contents of blocks disagree"
+
+    def _forget(self, block: BlockId) -> None:
+        content = self._contents[block]
+        if content is not None:
+            del self._by_content[content]
+            self._contents[block] = None

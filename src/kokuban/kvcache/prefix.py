@@ -1,0 +1,105 @@
+"""Names what a full KV block holds, so that another request can find it.
+
+A key is a keyed BLAKE2b digest over the key of the block before it and the token ids of the block;
+the root of the chain is a digest over all that decides the bytes besides the tokens. So two blocks
+have one key only if everything up to the block's end is the same, and the key of a block is the
+same in every process, tier and event that uses one installation's secret.
+
+Each field is encoded with its type and its length, so that no two different inputs have one
+encoding: [1, 2] and [3] are not [1] and [2, 3], and the number 1 is not the text "1". With 256 bits
+and a secret key a collision is out of reach, found or made, so that hits need not compare tokens.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kokuban.kvcache.pool import BlockKey
+
+_DIGEST_BYTES = 32
+_ROOT = b"kokuban.root"
+_BLOCK = b"kokuban.block"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySpace:
+    """All that decides the bytes of a block besides tenant, adapter and tokens."""
+
+    secret: bytes
+    """16 to 64 bytes that belong to this installation: without them no key can be guessed."""
+
+    model_digest: bytes
+    """Of the model's weights."""
+
+    numerics_id: str
+    """Kernel version, variant, packing and compute dtype: other numerics write other bytes."""
+
+    kv_dtype: str
+    block_size: int
+
+    def __post_init__(self) -> None:
+        assert 16 <= len(self.secret) <= 64, f"a secret of {len(self.secret)} bytes, not 16 to 64"
+
+    def root(self, tenant: str = "", adapter: str = "") -> BlockKey:
+        """Parent of the first block of every sequence of this tenant with this adapter."""
+        fields = (
+            _encode_bytes(self.model_digest),
+            _encode_text(self.numerics_id),
+            _encode_text(self.kv_dtype),
+            _encode_ints((self.block_size,)),
+            _encode_text(adapter),
+            _encode_text(tenant),
+        )
+        return self._digest(b"".join(fields), _ROOT)
+
+    def child(self, parent: BlockKey, token_ids: Sequence[int]) -> BlockKey:
+        """Key of the full block with `token_ids` that follows the block named `parent`."""
+        return self._digest(_encode_bytes(parent) + _encode_ints(token_ids), _BLOCK)
+
+    def _digest(self, message: bytes, kind: bytes) -> BlockKey:
+        digest = hashlib.blake2b(
+            message, digest_size=_DIGEST_BYTES, key=self.secret, person=kind
+        ).digest()
+        return BlockKey(digest)
+
+
+class KeyChain:
+    """Keys of the full blocks of one growing sequence, each computed once, when first asked for."""
+
+    def __init__(self, space: KeySpace, tenant: str = "", adapter: str = "") -> None:
+        self._space = space
+        self._parent = space.root(tenant, adapter)
+        self._keys: list[BlockKey] = []
+
+    def key(self, token_ids: Sequence[int], index: int) -> BlockKey:
+        """Key of full block `index` of the sequence.
+
+        Args:
+            token_ids: the sequence; tokens that an earlier call has seen must not have changed.
+            index: logical block, from 0. Costs time for blocks not reached before only.
+        """
+        size = self._space.block_size
+        assert (index + 1) * size <= len(token_ids), "only a full block has a key"
+        for block in range(len(self._keys), index + 1):
+            block_tokens = token_ids[block * size : (block + 1) * size]
+            self._parent = self._space.child(self._parent, block_tokens)
+            self._keys.append(self._parent)
+        return self._keys[index]
+
+
+def _encode_bytes(value: bytes) -> bytes:
+    return b"b" + len(value).to_bytes(8, "little") + value
+
+
+def _encode_text(value: str) -> bytes:
+    encoded = value.encode("utf-8", "surrogatepass")
+    return b"s" + len(encoded).to_bytes(8, "little") + encoded
+
+
+def _encode_ints(values: Sequence[int]) -> bytes:
+    packed = array("q", values)
+    # Little-endian whatever the machine: keys on disk outlive it.
+    if array("H", [1]).tobytes() != b"\x01\x00":
+        packed.byteswap()
+    return b"i" + len(packed).to_bytes(8, "little") + packed.tobytes()

@@ -1,0 +1,176 @@
+"""The numbers that a Prometheus server reads, under the names that dashboards of the field use.
+
+Two kinds: what the server counts itself, one request at a time (`ServingMetrics`), and what the
+engine tells when it is asked (`EngineCollector`, read at each scrape). Every name has the prefix
+`kokuban:`; after it stands vLLM's name where vLLM has the same number.
+
+Counters only grow. Nothing here raises into the caller's work: a wrong amount is a log line.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+PREFIX = "kokuban:"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_TOKEN_GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 0.8, 2, 5)
+_TOKENS = tuple(base * 10**power for power in range(6) for base in (1, 2, 5))
+_CHOICES = (1, 2, 5, 10, 20, 50, 128)
+
+_HISTOGRAMS = {
+    "time_to_first_token_seconds": ("From arrival to the first token.", _LATENCY_S),
+    "inter_token_latency_seconds": ("Between two token events of one choice.", _TOKEN_GAP_S),
+    "request_time_per_output_token_seconds": (
+        "(End to end - time to first token) / (output tokens - 1), one value a request.",
+        _TOKEN_GAP_S,
+    ),
+    "e2e_request_latency_seconds": ("From arrival to the last token.", _LATENCY_S),
+    "request_queue_time_seconds": ("From arrival to the first step of the request.", _LATENCY_S),
+    "request_prefill_time_seconds": ("From the first step to the first token.", _LATENCY_S),
+    "request_decode_time_seconds": ("From the first token to the last.", _LATENCY_S),
+    "request_prompt_tokens": ("Prompt tokens of a request.", _TOKENS),
+    "request_generation_tokens": ("Generated tokens of a request, all choices.", _TOKENS),
+    "request_params_n": ("Choices that a request asked for.", _CHOICES),
+    "request_params_max_tokens": ("Limit of new tokens that a request asked for.", _TOKENS),
+}
+
+_COUNTERS = {
+    "prompt_tokens": "Prompt tokens of requests that produced a first token.",
+    "prompt_tokens_cached": "Prompt tokens whose KV was found in the prefix cache.",
+    "generation_tokens": "Tokens that were generated and billed.",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class ServingMetrics:
+    """What the server sees of its requests. Used on the event loop's thread only.
+
+    Args:
+        model: value of the label `model_name` of every series.
+        registry: where the series live; an own one for each server, never the process-wide one.
+    """
+
+    def __init__(self, model: str, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._model = model
+        self._histograms = {
+            name: Histogram(PREFIX + name, text, ["model_name"], registry=registry, buckets=buckets)
+            for name, (text, buckets) in _HISTOGRAMS.items()
+        }
+        self._counters = {
+            name: Counter(PREFIX + name, text, ["model_name"], registry=registry)
+            for name, text in _COUNTERS.items()
+        }
+        self._finished = Counter(
+            PREFIX + "request_success",
+            "Requests that ended, by reason: stop, length, abort or error.",
+            ["model_name", "finished_reason"],
+            registry=registry,
+        )
+        self._responses = Counter(
+            PREFIX + "http_responses",
+            "HTTP responses by status code.",
+            ["model_name", "status_code"],
+            registry=registry,
+        )
+        for series in (*self._histograms.values(), *self._counters.values()):
+            series.labels(model)
+        for reason in ("stop", "length", "abort", "error"):
+            self._finished.labels(model, reason)
+
+    def observe(self, name: str, value: float) -> None:
+        """Add one value to a histogram of the table above."""
+        self._histograms[name].labels(self._model).observe(value)
+
+    def add(self, name: str, amount: int) -> None:
+        """Raise a counter of the table above. An amount below 0 is a fault of ours: a log line."""
+        if amount < 0:
+            _log.error("metric %s was to fall by %d; ignored", name, -amount)
+            return
+        self._counters[name].labels(self._model).inc(amount)
+
+    def finished(self, reason: str) -> None:
+        """Count one request, whatever its number of choices."""
+        self._finished.labels(self._model, reason).inc()
+
+    def responded(self, status: int) -> None:
+        self._responses.labels(self._model, str(status)).inc()
+
+    def describe(self, facts: dict[str, str]) -> None:
+        """Publish what does not change, as labels of `cache_config_info`, whose value is 1."""
+        gauge = Gauge(
+            PREFIX + "cache_config_info",
+            "How the KV cache is set up.",
+            ["model_name", *facts],
+            registry=self._registry,
+        )
+        gauge.labels(self._model, *facts.values()).set(1)
+
+    def render(self) -> bytes:
+        """Everything in the registry, as text of the Prometheus format 0.0.4."""
+        return generate_latest(self._registry)
+
+
+class Snapshot(Protocol):
+    """The part of the engine's statistics that is exported; see `engine.client.EngineStats`."""
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def free_blocks(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def preemptions(self) -> int: ...
+    @property
+    def failed_requests(self) -> int: ...
+
+
+class EngineCollector(Collector):
+    """Asks the engine for a snapshot at every scrape, so that a gauge is never stale.
+
+    Args:
+        model: value of the label `model_name`.
+        snapshot: must not block.
+    """
+
+    def __init__(self, model: str, snapshot: Callable[[], Snapshot]) -> None:
+        self._model = model
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._snapshot()
+        used = (stats.num_blocks - stats.free_blocks) / stats.num_blocks if stats.num_blocks else 0
+        for name, text, value in (
+            ("num_requests_running", "Requests that hold KV blocks.", stats.running),
+            ("num_requests_waiting", "Requests in the queue.", stats.waiting),
+            ("kv_cache_usage_perc", "Share of KV blocks in use; 1 is all of them.", used),
+        ):
+            gauge = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])
+            gauge.add_metric([self._model], value)
+            yield gauge
+        for name, text, value in (
+            ("num_preemptions", "Times that a request lost its blocks.", stats.preemptions),
+            ("engine_steps", "Forward passes.", stats.steps),
+            ("corrupted_requests", "Requests that the engine failed.", stats.failed_requests),
+            ("prefix_cache_queries", "Prompt tokens looked up when admitted.", stats.prompt_tokens),
+            ("prefix_cache_hits", "Of those, tokens whose KV was found.", stats.cached_tokens),
+        ):
+            counter = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
+            counter.add_metric([self._model], value)
+            yield counter

@@ -1,0 +1,145 @@
+"""Lowers a Program to the native one: buffers for its values, one native call for each operation.
+
+A value that is a range of columns becomes (buffer, first column, columns) of its parent's buffer.
+Which KV group a layer is in, and where in it, is worked out here once.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kokuban.program.ops import (
+    Add,
+    Attention,
+    Embed,
+    GatedActivation,
+    KvWrite,
+    Linear,
+    Op,
+    RmsNorm,
+    Rope,
+    Softcap,
+    TakeRows,
+    Value,
+)
+from kokuban.program.program import Program
+from kokuban.runner.load import LoadedWeights
+
+ACTIVATIONS = ("silu", "gelu_tanh", "relu")
+"""By the native index."""
+
+Columns = tuple[int, int, int]
+
+
+class Lowering:
+    """One Program on its way into a native one. Call `lower` once."""
+
+    def __init__(
+        self,
+        program: Program,
+        weights: LoadedWeights,
+        rope_tables: tuple[NDArray[np.float32], ...],
+        native: Any,
+    ) -> None:
+        self._program = program
+        self._weights = weights
+        self._rope_tables = rope_tables
+        self._native = native
+        self._buffers: dict[str, int] = {}
+        self._place = {
+            layer: (index, place)
+            for index, group in enumerate(program.kv.groups)
+            for place, layer in enumerate(group.layers)
+        }
+        self._emit: Mapping[type, Callable[[Any], None]] = {
+            Embed: self._embed,
+            RmsNorm: self._rms_norm,
+            Linear: self._linear,
+            Rope: self._rope,
+            KvWrite: self._kv_write,
+            Attention: self._attention,
+            Add: self._add,
+            GatedActivation: self._gated,
+        }
+
+    def lower(self) -> None:
+        """Emit every operation, then tell the native program where it begins and ends."""
+        for op in self._program.body:
+            self._emit[type(op)](op)
+        sampled = -1
+        for op in self._program.head:
+            if isinstance(op, TakeRows):  # the native body collects these rows itself
+                sampled = self._columns(op.out)[0]
+            else:
+                self._head(op)
+        logits = self._columns(self._program.logits)[0]
+        self._native.finish(self._columns(self._program.hidden), sampled, logits)
+
+    def _columns(self, value: Value) -> Columns:
+        root = value if value.parent is None else value.parent
+        if root.name not in self._buffers:
+            self._buffers[root.name] = self._native.buffer(root.cols, root.rows == "R")
+        return self._buffers[root.name], value.offset, value.cols
+
+    def _head(self, op: Op) -> None:
+        match op:
+            case Linear():
+                self._linear(op, head=True)
+            case Softcap():
+                self._native.softcap_head(self._columns(op.x), op.cap)
+            case _:
+                raise AssertionError(f"no lowering of {type(op).__name__} in a head")
+
+    def _embed(self, op: Embed) -> None:
+        table = self._weights.embedding
+        self._native.embed(
+            self._columns(op.out), table.data, table.type_id, table.row_bytes, op.scale
+        )
+
+    def _rms_norm(self, op: RmsNorm) -> None:
+        weight = self._weights.vectors[op.weight]
+        self._native.rms_norm(self._columns(op.x), weight, op.eps, self._columns(op.out))
+
+    def _linear(self, op: Linear, head: bool = False) -> None:
+        weights = [self._weights.matrices[name].native for name in op.weights]
+        names = op.biases or (None,) * len(op.weights)
+        biases = [None if name is None else self._weights.vectors[name] for name in names]
+        self._native.linear(head, self._columns(op.x), weights, biases, self._columns(op.out))
+
+    def _rope(self, op: Rope) -> None:
+        config = self._program.rope_tables[op.table]
+        self._native.rope(
+            self._columns(op.x),
+            op.num_heads,
+            op.head_dim,
+            self._rope_tables[op.table],
+            config.interleaved,
+        )
+
+    def _kv_write(self, op: KvWrite) -> None:
+        group, place = self._place[op.layer]
+        self._native.kv_write(self._columns(op.k), self._columns(op.v), group, place)
+
+    def _attention(self, op: Attention) -> None:
+        group, place = self._place[op.layer]
+        self._native.attention(
+            self._columns(op.q),
+            self._columns(op.out),
+            group,
+            place,
+            op.num_query_heads,
+            op.scale,
+            op.window or 0,
+            op.softcap or 0.0,
+        )
+
+    def _add(self, op: Add) -> None:
+        self._native.add(self._columns(op.a), self._columns(op.b), self._columns(op.out))
+
+    def _gated(self, op: GatedActivation) -> None:
+        kind = ACTIVATIONS.index(op.kind)
+        self._native.gated(
+            kind, self._columns(op.gate), self._columns(op.up), self._columns(op.out)
+        )

@@ -1,0 +1,240 @@
+"""Runs steps on the CPU: arrays in, one native call for the body, the head in tiles, then sampling.
+
+The only caller of the native program. Depth 0: `submit` computes, `collect` hands over.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kokuban import _native
+from kokuban.core.config import KV_DTYPES
+from kokuban.core.request import Request, RequestId
+from kokuban.core.step import Chunk, ChunkOutput, SampledToken, StepPlan, StepResult
+from kokuban.kvcache.storage import KvStorage
+from kokuban.program.program import Program
+from kokuban.program.rope import inverse_frequencies
+from kokuban.runner.inputs import build_input
+from kokuban.runner.load import LoadedWeights
+from kokuban.runner.lower import Lowering
+from kokuban.runner.rope_tables import RopeTable
+from kokuban.runner.rows import Rows
+from kokuban.sampling.sampler import Sampler
+from kokuban.sampling.state import SamplingState
+
+TILE_ROWS = 512
+"""Rows that the body computes at a time: enough to use each unpacked weight often, few enough that
+activations stay near the cache."""
+
+HEAD_ROWS = 64
+"""Rows of logits at a time: a prompt that is scored must not need gigabytes of them."""
+
+
+class RowState(NamedTuple):
+    """What the runner keeps for a running request beside its block tables."""
+
+    request: Request
+    sampling: SamplingState
+
+
+class HeadRow(NamedTuple):
+    """A row of the step that the head computes."""
+
+    chunk: Chunk
+    row: int
+    """Among the T of the step."""
+
+    target: int | None
+    """The prompt token that follows, when this row scores it; None when the row is sampled."""
+
+
+class NativeExecutor:
+    """Owns the native program, the rows of running requests and the logits' memory.
+
+    Args:
+        storage: the KV memory; its layout fits the program's groups.
+        pool: native threads; the caller of `submit` is worker 0.
+        isa_cap: best instruction set level to use; -1: what there is.
+        max_context_tokens: no position at or above it is ever computed.
+        valid_vocab: ids that the tokenizer knows; the output matrix may have more rows.
+    """
+
+    depth = 0
+
+    def __init__(
+        self,
+        program: Program,
+        weights: LoadedWeights,
+        storage: KvStorage,
+        *,
+        pool: Any,
+        isa_cap: int = -1,
+        max_context_tokens: int,
+        valid_vocab: int | None = None,
+    ) -> None:
+        layout = storage.layout
+        self._storage = storage
+        self._block_size = layout.block_size
+        self._num_groups = len(program.kv.groups)
+        self._rows: Rows[RowState] = Rows(self._num_groups)
+        self._rope_tables = tuple(
+            RopeTable(*inverse_frequencies(config, max_context_tokens), max_context_tokens)
+            for config in program.rope_tables
+        )
+        self._native = _native.Program(
+            pool=pool,
+            isa=isa_cap,
+            block_size=layout.block_size,
+            num_kv_heads=layout.num_kv_heads,
+            head_dim=layout.head_dim,
+            layers_per_group=layout.layers_per_group,
+            kv_dtype=KV_DTYPES.index(layout.dtype),
+            kv_pool=storage.blocks.reshape(-1),
+            tile_rows=TILE_ROWS,
+        )
+        tables = tuple(table.array for table in self._rope_tables)
+        Lowering(program, weights, tables, self._native).lower()
+        self._sampler = Sampler(valid_vocab=valid_vocab, pool=pool, isa_cap=isa_cap)
+        self._logits = np.empty((0, program.vocab_size), np.float32)
+        self._result: StepResult | None = None
+
+    def submit(self, plan: StepPlan) -> None:
+        """Compute the step."""
+        assert self._result is None, "the result of the step before was not collected"
+        self._follow(plan)
+        head = list(self._head_rows(plan))
+        self._run_body(plan, head)
+        self._result = StepResult(plan.step, self._run_head(head))
+
+    def collect(self) -> StepResult:
+        """Hand over what `submit` computed."""
+        result = self._result
+        assert result is not None, "no step was submitted"
+        self._result = None
+        return result
+
+    def close(self) -> None:
+        """Nothing to do: memory and threads go with the last reference."""
+
+    def logits(self, plan: StepPlan) -> NDArray[np.float32]:
+        """Compute a step and give the logits of every token, [T, V], instead of sampling.
+
+        For tests and for perplexity; the plan is followed as `submit` does.
+        """
+        self._follow(plan)
+        every = [HeadRow(plan.chunks[0], row, 0) for row in range(plan.num_tokens)]
+        self._run_body(plan, every)
+        return np.concatenate([tile.copy() for _, tile in self._tiles(every)])
+
+    def _follow(self, plan: StepPlan) -> None:
+        for request_id in plan.ended:
+            self._rows.drop(request_id)
+        for admission in plan.admitted:
+            request = admission.request
+            sampling = SamplingState(request, admission.output_token_ids)
+            self._rows.add(request.id, RowState(request, sampling))
+        for copy in plan.copies:
+            self._storage.copy_block(copy.source, copy.target)
+
+    def _run_body(self, plan: StepPlan, head: Sequence[HeadRow]) -> None:
+        arrays = build_input(plan, self._rows, self._num_groups, self._block_size)
+        for table in self._rope_tables:
+            table.fill(int(arrays.positions.max()) + 1)
+        self._native.run_body(
+            arrays.token_ids,
+            arrays.positions,
+            arrays.query_start,
+            arrays.slots,
+            arrays.block_tables,
+            np.array([row.row for row in head], np.int32),
+        )
+
+    def _head_rows(self, plan: StepPlan) -> Iterator[HeadRow]:
+        """Rows that are scored or sampled, ascending."""
+        first = 0
+        for chunk in plan.chunks:
+            end = first + len(chunk.token_ids)
+            request = self._rows.state(chunk.request_id).request
+            if request.params.prompt_logprobs is not None:
+                following = request.prompt_token_ids[
+                    chunk.start + 1 : chunk.start + end - first + 1
+                ]
+                for i, target in enumerate(following):
+                    yield HeadRow(chunk, first + i, target)
+            if chunk.samples:
+                yield HeadRow(chunk, end - 1, None)
+            first = end
+
+    def _tiles(
+        self, head: Sequence[HeadRow]
+    ) -> Iterator[tuple[Sequence[HeadRow], NDArray[np.float32]]]:
+        """Run the head on some rows at a time; the logits hold until the next tile."""
+        most = min(len(head), HEAD_ROWS)
+        if len(self._logits) < most:
+            self._logits = np.empty((most, self._logits.shape[1]), np.float32)
+        for begin in range(0, len(head), HEAD_ROWS):
+            rows = head[begin : begin + HEAD_ROWS]
+            logits = self._logits[: len(rows)]
+            self._native.run_head(begin, begin + len(rows), logits)
+            yield rows, logits
+
+    def _run_head(self, head: Sequence[HeadRow]) -> dict[RequestId, ChunkOutput]:
+        outputs: dict[RequestId, _Output] = {}
+        for row in head:
+            outputs.setdefault(row.chunk.request_id, _Output())
+        for rows, logits in self._tiles(head):
+            sampled = [i for i, row in enumerate(rows) if row.target is None]
+            scored = [i for i, row in enumerate(rows) if row.target is not None]
+            if scored:
+                self._score([rows[i] for i in scored], logits[scored], outputs)
+                logits = logits[sampled]
+            if sampled:
+                self._sample([rows[i] for i in sampled], logits, outputs)
+        return {request_id: output.finish() for request_id, output in outputs.items()}
+
+    def _sample(
+        self,
+        rows: Sequence[HeadRow],
+        logits: NDArray[np.float32],
+        outputs: Mapping[RequestId, "_Output"],
+    ) -> None:
+        states = [self._rows.state(row.chunk.request_id).sampling for row in rows]
+        found = self._sampler.sample(logits, states)
+        for row, state, token in zip(rows, states, found, strict=True):
+            outputs[row.chunk.request_id].take(token, scores=False)
+            if isinstance(token, SampledToken):
+                state.append(token.token_id)
+
+    def _score(
+        self,
+        rows: Sequence[HeadRow],
+        logits: NDArray[np.float32],
+        outputs: Mapping[RequestId, "_Output"],
+    ) -> None:
+        params = [self._rows.state(row.chunk.request_id).request.params for row in rows]
+        targets = [row.target or 0 for row in rows]
+        found = self._sampler.score(logits, targets, [each.prompt_logprobs or 0 for each in params])
+        for row, score in zip(rows, found, strict=True):
+            outputs[row.chunk.request_id].take(score, scores=True)
+
+
+class _Output:
+    """Gathers what one chunk found; an error of any of its rows is the chunk's."""
+
+    def __init__(self) -> None:
+        self._tokens: list[SampledToken] = []
+        self._scores: list[SampledToken] = []
+        self._error: str | None = None
+
+    def take(self, found: SampledToken | str, *, scores: bool) -> None:
+        if isinstance(found, str):
+            self._error = found
+        else:
+            (self._scores if scores else self._tokens).append(found)
+
+    def finish(self) -> ChunkOutput:
+        if self._error is not None:
+            return ChunkOutput(error=self._error)
+        return ChunkOutput(tuple(self._tokens), tuple(self._scores))

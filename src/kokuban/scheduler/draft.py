@@ -1,0 +1,60 @@
+"""A step while it is being planned: what it holds so far, and what is left of its budgets."""
+
+from dataclasses import dataclass, field
+
+from kokuban.core.config import SchedulerConfig
+from kokuban.core.request import RequestId
+from kokuban.core.step import Admission, Chunk, StepPlan
+from kokuban.scheduler.state import RequestState
+
+
+@dataclass(slots=True)
+class Draft:
+    """Chunks in batch order, within the token budget and the cap on its prefill part."""
+
+    tokens_left: int
+    prefill_left: int
+    chunks: dict[RequestId, Chunk] = field(default_factory=dict)
+    states: dict[RequestId, RequestState] = field(default_factory=dict)
+    """The requests of the chunks."""
+
+    admitted: list[Admission] = field(default_factory=list)
+    preempted: list[RequestId] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, config: SchedulerConfig) -> "Draft":
+        cap = config.max_prefill_tokens
+        return cls(config.token_budget, config.token_budget if cap is None else cap)
+
+    @property
+    def prefill_room(self) -> int:
+        """Tokens that a chunk of prefill may still have."""
+        return min(self.tokens_left, self.prefill_left)
+
+    def add(self, state: RequestState, chunk: Chunk) -> None:
+        """Put in a chunk. It counts as prefill unless it only computes the token sampled last."""
+        self.chunks[state.id] = chunk
+        self.states[state.id] = state
+        self._spend(state, len(chunk.token_ids))
+
+    def drop(self, state: RequestState) -> None:
+        """Take out the chunk of a request that is about to be preempted, if it has one."""
+        chunk = self.chunks.pop(state.id, None)
+        if chunk is not None:
+            del self.states[state.id]
+            self._spend(state, -len(chunk.token_ids))
+
+    def finish(self, step: int, ended: tuple[RequestId, ...]) -> StepPlan:
+        """The plan. `ended` are all rows that ended since the last one."""
+        return StepPlan(
+            step=step,
+            chunks=tuple(self.chunks.values()),
+            admitted=tuple(self.admitted),
+            ended=ended,
+            preempted=tuple(self.preempted),
+        )
+
+    def _spend(self, state: RequestState, num_tokens: int) -> None:
+        self.tokens_left -= num_tokens
+        if not state.decodes:
+            self.prefill_left -= num_tokens

@@ -1,0 +1,27 @@
+"""Says when a full queue is worth another try, from how fast requests have been leaving it."""
+
+import math
+
+MAX_RETRY_S = 60
+_SMOOTHING = 0.2
+"""Weight of the newest interval: about the last ten admissions count."""
+
+
+class Pace:
+    """A moving average of the seconds between two admissions while others waited."""
+
+    def __init__(self) -> None:
+        self._last_s: float | None = None
+        self._interval_s = 0.0
+
+    def note_admission(self, now_s: float, *, others_wait: bool) -> None:
+        """A waiting request was admitted, which left a place in the queue."""
+        if self._last_s is not None:
+            elapsed = max(0.0, now_s - self._last_s)
+            self._interval_s += _SMOOTHING * (elapsed - self._interval_s)
+        # Without others the next interval would measure how long nobody came.
+        self._last_s = now_s if others_wait else None
+
+    def retry_after_s(self, num_places: int) -> int:
+        """Whole seconds, 1 to 60, after which so many places have likely become free."""
+        return min(MAX_RETRY_S, max(1, math.ceil(self._interval_s * num_places)))

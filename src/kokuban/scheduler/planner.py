@@ -1,0 +1,164 @@
+"""Chooses the chunks of one step: who decodes, who goes on with its prompt, who is admitted.
+
+In this order: every running request that needs only its last token gets it; then prompts that are
+under way get what is left of the budget; then waiting requests are admitted into the rest. Blocks
+are taken in the same order, so decoding never waits for a prefill.
+
+When blocks run out, a decoding request preempts the last by rank, itself perhaps. A prefill takes
+a shorter chunk, or waits for a step; it preempts only requests of a less important priority. A
+step that preempted admits nobody: the blocks belong to those that ran out.
+
+Owns nothing: it moves requests between the queue and the running list of its scheduler.
+"""
+
+from kokuban.core.config import SchedulerConfig
+from kokuban.core.step import Admission, Chunk
+from kokuban.kvcache.manager import CachedPrefix, Manager
+from kokuban.scheduler.draft import Draft
+from kokuban.scheduler.fairness import TenantShares
+from kokuban.scheduler.pace import Pace
+from kokuban.scheduler.queue import LOOKAHEAD, WaitingQueue
+from kokuban.scheduler.running import RunningList
+from kokuban.scheduler.state import RequestState
+
+
+class Planner:
+    """See the module. One call of `plan` costs O(running requests), whatever waits."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        manager: Manager,
+        queue: WaitingQueue,
+        running: RunningList,
+        shares: TenantShares,
+        pace: Pace,
+    ) -> None:
+        self._config = config
+        self._manager = manager
+        self._queue = queue
+        self._running = running
+        self._shares = shares
+        self._pace = pace
+        self._max_chunk = min(config.token_budget, config.max_prefill_tokens or config.token_budget)
+
+    def plan(self, now_s: float) -> Draft:
+        """Choose the next step and hold the blocks that it writes.
+
+        Returns:
+            A draft without chunks only if nothing runs and nothing waits.
+        """
+        draft = Draft.begin(self._config)
+        self._plan_decodes(draft, now_s)
+        self._plan_prefills(draft, now_s)
+        # What prompts under way still need was free when they were admitted, and only requests
+        # that decode can have taken it since: one of those has a chunk, or there are none.
+        assert draft.chunks or not len(self._running), "the running requests block each other"
+        if not draft.preempted:
+            self._admit(draft, now_s)
+        return draft
+
+    def _plan_decodes(self, draft: Draft, now_s: float) -> None:
+        for state in self._running:
+            while state.running and state.decodes:
+                if self._manager.can_grow(state.id, state.num_computed + 1):
+                    self._add_chunk(draft, state, 1)
+                    break
+                # The victim has no chunk yet: it comes after this request, or is it.
+                self._preempt(self._running.victim, draft, now_s)
+
+    def _plan_prefills(self, draft: Draft, now_s: float) -> None:
+        for state in self._running:
+            if draft.prefill_room == 0:
+                return
+            if not state.running or state.decodes:
+                continue
+            size = self._chunk_size(draft, state)
+            while size == 0 and self._running.victim.request.priority > state.request.priority:
+                self._preempt(self._running.victim, draft, now_s)
+                size = self._chunk_size(draft, state)
+            if size:
+                self._add_chunk(draft, state, size)
+
+    def _admit(self, draft: Draft, now_s: float) -> None:
+        spare = self._num_spare_blocks()
+        passed: list[RequestState] = []
+        for state in self._queue.candidates():
+            if draft.prefill_room == 0 or len(self._running) == self._config.max_running_requests:
+                return
+            cached = self._find_cached_prefix(state)
+            needed = self._num_needed(state) - self._manager.num_shared(cached)
+            # Alone it always fits: `Scheduler.add` has seen to that.
+            if needed <= spare or not len(self._running):
+                self._begin(draft, state, cached, now_s)
+                spare -= needed + self._manager.num_groups
+                for other in passed:
+                    other.num_skips += 1
+            else:
+                passed.append(state)
+            if self._nobody_may_pass(passed):
+                return
+
+    def _nobody_may_pass(self, passed: list[RequestState]) -> bool:
+        """Whether the requests that did not fit have been passed often enough.
+
+        A preempted one is never passed: its client has seen the beginning of its text.
+        """
+        return len(passed) == LOOKAHEAD or any(
+            state.num_preemptions or state.num_skips >= self._config.max_skips for state in passed
+        )
+
+    def _begin(self, draft: Draft, state: RequestState, cached: CachedPrefix, now_s: float) -> None:
+        self._queue.remove(state)
+        self._pace.note_admission(now_s, others_wait=len(self._queue) > 0)
+        self._manager.begin(state.id, state.chain, cached)
+        if state.num_preemptions == 0:
+            num_new = state.num_prompt - cached.num_tokens
+            self._shares.charge(state.request.tenant, input_tokens=num_new)
+        state.begin(now_s, cached.num_tokens)
+        self._running.add(state)
+        draft.admitted.append(Admission(state.request, state.output_token_ids))
+        size = self._chunk_size(draft, state)
+        assert size, f"request {state.id} was admitted without a free block"
+        self._add_chunk(draft, state, size)
+
+    def _preempt(self, state: RequestState, draft: Draft, now_s: float) -> None:
+        draft.drop(state)
+        draft.preempted.append(state.id)
+        self._manager.release(state.id)
+        self._running.remove(state)
+        state.preempt(now_s)
+        self._queue.push_front(state)
+
+    def _chunk_size(self, draft: Draft, state: RequestState) -> int:
+        """Most tokens of the request that budget and free blocks allow now; 0 if none."""
+        end = state.num_computed + min(state.num_uncomputed, draft.prefill_room)
+        return self._manager.num_tokens_fitting(state.id, end) - state.num_computed
+
+    def _add_chunk(self, draft: Draft, state: RequestState, size: int) -> None:
+        end = state.num_computed + size
+        chunk = Chunk(
+            request_id=state.id,
+            start=state.num_computed,
+            token_ids=tuple(state.token_ids[state.num_computed : end]),
+            new_block_ids=self._manager.grow(state.id, end),
+            samples=end == len(state.token_ids) and state.max_output_tokens > 0,
+        )
+        draft.add(state, chunk)
+
+    def _find_cached_prefix(self, state: RequestState) -> CachedPrefix:
+        # Cached positions have no logits, so a prompt that is to be scored is computed whole.
+        scored = state.request.params.prompt_logprobs is not None
+        return self._manager.find_cached_prefix(None if scored else state.chain, state.token_ids)
+
+    def _num_spare_blocks(self) -> int:
+        """Free blocks that newcomers may have.
+
+        One for each running request and group is kept back, so that a newcomer does not preempt,
+        or is not preempted, as soon as somebody's last block is full. Nothing need be kept for
+        prompts under way: while one has a chunk left, it has used up the budget or the blocks.
+        """
+        return self._manager.num_free - len(self._running) * self._manager.num_groups
+
+    def _num_needed(self, state: RequestState) -> int:
+        return self._manager.num_needed(len(state.token_ids), max_chunk=self._max_chunk)

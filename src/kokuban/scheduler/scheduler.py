@@ -1,0 +1,303 @@
+"""Decides which tokens each request computes in the next step.
+
+The scheduler knows no prefill phase and no decode phase. A request has tokens, and some of them
+are computed; a step moves the second number towards the first, by at most `token_budget` tokens
+over all requests. Chunked prefill, recomputation and decoding are the same move.
+
+Owns: the waiting queue, the running list and the progress of every request in them.
+Asks: `kvcache.Manager` for blocks. Never touches a tensor, a clock, a socket or a random number,
+so that one sequence of calls gives one sequence of plans; `tests/unit/scheduler` rests on that.
+
+    engine thread:   add, cancel ─▶ expire ─▶ plan ─▶ (runner) ─▶ commit ─▶ events
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from kokuban.core.config import SchedulerConfig
+from kokuban.core.errors import Overloaded, PromptTooLong, RequestError
+from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.step import Chunk, ChunkOutput, StepPlan, StepResult, TokenEvent
+from kokuban.kvcache.manager import Manager
+from kokuban.scheduler.fairness import TenantShares
+from kokuban.scheduler.pace import Pace
+from kokuban.scheduler.planner import Planner
+from kokuban.scheduler.queue import WaitingQueue
+from kokuban.scheduler.running import RunningList
+from kokuban.scheduler.state import RequestState
+
+_NO_OUTPUT = ChunkOutput()
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums since the scheduler was made."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    """Prompts of the requests that were begun, cached tokens included, each prompt once."""
+
+    cached_tokens: int = 0
+    """Those of them that the prefix cache had."""
+
+    output_tokens: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    failed_requests: int = 0
+    """Requests that ended with `FinishReason.ERROR`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """A snapshot, taken between two steps."""
+
+    running: int
+    waiting: int
+    totals: Totals
+
+
+class Scheduler:
+    """See the module. Single caller: the engine thread.
+
+    Args:
+        config: limits of a step and of the queue.
+        manager: block tables of a pool that nobody else uses.
+        max_context_tokens: prompt and output of one request together, as the model allows.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, manager: Manager, *, max_context_tokens: int
+    ) -> None:
+        self._config = config
+        self._manager = manager
+        self._max_context_tokens = min(
+            max_context_tokens,
+            config.max_context_tokens or sys.maxsize,
+            sys.maxsize if manager.max_tokens_alone is None else manager.max_tokens_alone,
+        )
+        self._requests: dict[RequestId, RequestState] = {}
+        self._shares = TenantShares()
+        self._queue = WaitingQueue(self._shares)
+        self._running = RunningList()
+        self._pace = Pace()
+        self._planner = Planner(
+            config, manager, self._queue, self._running, self._shares, self._pace
+        )
+        self._in_flight: dict[RequestId, RequestState] | None = None
+        self._ended_rows: list[RequestId] = []
+        self._num_added = 0
+        self._totals = Totals()
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Prompt and output of one request together: the least of model, options and pool."""
+        return self._max_context_tokens
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether anything runs or waits, so that `plan` would have something to do."""
+        return bool(self._requests)
+
+    def stats(self) -> SchedulerStats:
+        """Counts of now, and totals."""
+        return SchedulerStats(len(self._running), len(self._queue), Totals(**asdict(self._totals)))
+
+    def add(self, request: Request, now_s: float) -> None:
+        """Append a request to the waiting queue; see `add_group` for errors."""
+        self.add_group((request,), now_s)
+
+    def add_group(self, requests: Sequence[Request], now_s: float) -> None:
+        """Append requests that belong together, all or none.
+
+        `max_tokens` is cut to what the context allows: such a request ends with LENGTH.
+
+        Raises (nothing has changed then):
+            PromptTooLong: a prompt leaves no room for a new token in context or pool.
+            RequestError: an empty prompt, an id in use, more requests than the queue can hold.
+            Overloaded: the queue has no room for all of them now.
+        """
+        limits = [self._max_output_tokens(request) for request in requests]
+        self._check_ids(requests)
+        self._check_room(len(requests))
+        for request, max_output_tokens in zip(requests, limits, strict=True):
+            chain = self._manager.make_chain(request.tenant)
+            state = RequestState(request, self._num_added, max_output_tokens, chain)
+            self._num_added += 1
+            self._requests[request.id] = state
+            self._shares.arrive(request.tenant)
+            self._queue.push(state)
+
+    def cancel(self, request_id: RequestId) -> bool:
+        """Forget a request, waiting or running, and free its blocks; no event tells of it.
+
+        Returns:
+            Whether there was such a request. Not so is no error: it may just have ended.
+        """
+        state = self._requests.get(request_id)
+        if state is None:
+            return False
+        self._remove(state)
+        return True
+
+    def expire(self, now_s: float) -> list[TokenEvent]:
+        """End the requests that waited past their deadline, each with an error event.
+
+        To be called before `plan`. A request that has begun, even if it was preempted since, has
+        met its deadline.
+        """
+        events = []
+        for state in self._queue.take_expired(now_s):
+            request = state.request
+            assert request.deadline_s is not None, "a request without a deadline expired"
+            allowed_s = request.deadline_s - request.arrival_s
+            text = (
+                f"the request waited {now_s - request.arrival_s:.3f} s, and its deadline was "
+                f"{allowed_s:.3f} s after its arrival; allow more time or try when fewer wait"
+            )
+            events.append(self._fail(state, text, now_s))
+        return events
+
+    def plan(self, now_s: float) -> StepPlan | None:
+        """Choose the next step and hold the blocks that it writes.
+
+        Returns:
+            None if nothing runs and nothing waits. Otherwise a plan in which the chunks' token
+            counts add up to `token_budget` at most, and no request occurs twice.
+        """
+        assert self._in_flight is None, "the step before has not been committed"
+        draft = self._planner.plan(now_s)
+        self._ended_rows += draft.preempted
+        self._totals.preemptions += len(draft.preempted)
+        if not draft.chunks:
+            return None
+        for admission in draft.admitted:
+            state = self._requests[admission.request.id]
+            if state.num_preemptions == 0:
+                self._totals.prompt_tokens += state.num_prompt
+                self._totals.cached_tokens += state.cached_tokens
+        plan = draft.finish(self._totals.steps, tuple(self._ended_rows))
+        self._totals.steps += 1
+        self._ended_rows.clear()
+        self._in_flight = draft.states
+        return plan
+
+    def commit(self, plan: StepPlan, result: StepResult, now_s: float) -> list[TokenEvent]:
+        """Record what the planned step computed.
+
+        Appends sampled tokens, publishes blocks that became full and frees the blocks of requests
+        that ended. A request cancelled since `plan` is dropped without an event.
+
+        Returns:
+            One event for each request that has new tokens or scores, or that ended; batch order.
+        """
+        states = self._in_flight
+        assert states is not None, "no step is in flight"
+        assert plan.step == result.step == self._totals.steps - 1, "another step is in flight"
+        self._in_flight = None
+        events = []
+        for chunk in plan.chunks:
+            state = states[chunk.request_id]
+            if self._requests.get(state.id) is state:
+                output = result.outputs.get(state.id, _NO_OUTPUT)
+                event = self._commit_chunk(state, chunk, output, now_s)
+                if event is not None:
+                    events.append(event)
+        return events
+
+    def check(self) -> None:
+        """Assert every invariant, those of manager and pool too. Linear; between two steps."""
+        self._manager.check()
+        self._queue.check()
+        running = list(self._running)
+        assert all(state.running for state in running), "a request in the running list waits"
+        assert [s.rank for s in running] == sorted(s.rank for s in running), "running: order"
+        assert len(running) <= self._config.max_running_requests, "too many requests run"
+        assert len(running) + len(self._queue) == len(self._requests), "a request is lost"
+        assert {s.id for s in running} == self._manager.request_ids, "block tables of others"
+
+    def _commit_chunk(
+        self, state: RequestState, chunk: Chunk, output: ChunkOutput, now_s: float
+    ) -> TokenEvent | None:
+        if output.error is not None:
+            return self._fail(state, output.error, now_s)
+        assert bool(output.tokens) == chunk.samples, (
+            f"step {self._totals.steps - 1} has {len(output.tokens)} tokens for request "
+            f"{state.id}, whose chunk {'samples' if chunk.samples else 'does not sample'}"
+        )
+        recomputed = state.recomputed_tokens
+        state.advance(len(chunk.token_ids))
+        self._totals.recomputed_tokens += state.recomputed_tokens - recomputed
+        self._manager.advance(state.id, state.num_computed, state.token_ids)
+        scores = state.new_scores(chunk.start, output.prompt_logprobs)
+        tokens, finish = state.accept(output.tokens, now_s)
+        if state.max_output_tokens == 0 and state.num_uncomputed == 0:
+            finish = FinishReason.LENGTH
+        self._totals.output_tokens += len(tokens)
+        self._shares.charge(state.request.tenant, output_tokens=len(tokens))
+        usage = None
+        if finish is not None:
+            usage = state.finish(now_s)
+            self._remove(state)
+        elif not tokens and not scores:
+            return None
+        return TokenEvent(state.id, tokens, prompt_logprobs=scores, finish=finish, usage=usage)
+
+    def _fail(self, state: RequestState, text: str, now_s: float) -> TokenEvent:
+        usage = state.finish(now_s)
+        self._remove(state)
+        self._totals.failed_requests += 1
+        return TokenEvent(state.id, (), finish=FinishReason.ERROR, error=text, usage=usage)
+
+    def _remove(self, state: RequestState) -> None:
+        """Forget a request that ends, whatever it held."""
+        del self._requests[state.id]
+        self._shares.leave(state.request.tenant)
+        if state.id in self._queue:
+            self._queue.remove(state)
+        else:
+            self._running.remove(state)
+            self._manager.release(state.id)
+            self._ended_rows.append(state.id)
+
+    def _max_output_tokens(self, request: Request) -> int:
+        """What the client asked for, cut to the context.
+
+        Raises:
+            PromptTooLong, RequestError: the request can never run.
+        """
+        num_prompt = len(request.prompt_token_ids)
+        if num_prompt == 0:
+            raise RequestError("the prompt has no tokens; send at least one", param="prompt")
+        room = self._max_context_tokens - num_prompt
+        wanted = request.params.max_tokens
+        # A prompt that is only scored may fill the context.
+        if room < 0 or (room == 0 and wanted != 0):
+            raise PromptTooLong(num_prompt, self._max_context_tokens)
+        return room if wanted is None else min(wanted, room)
+
+    def _check_ids(self, requests: Sequence[Request]) -> None:
+        ids: set[RequestId] = set()
+        for request in requests:
+            if request.id in self._requests or request.id in ids:
+                raise RequestError(
+                    f"the request id {request.id!r} is in use; send another one or wait for its end"
+                )
+            ids.add(request.id)
+
+    def _check_room(self, num_new: int) -> None:
+        limit = self._config.max_waiting_requests
+        if num_new > limit:
+            raise RequestError(
+                f"n={num_new} choices at once are more than the waiting queue holds ({limit}); ask "
+                f"for fewer, or start the server with a larger queue",
+                param="n",
+            )
+        num_over = len(self._queue) + num_new - limit
+        if num_over > 0:
+            retry_after_s = self._pace.retry_after_s(num_over)
+            raise Overloaded(
+                f"{len(self._queue)} requests wait already and the limit is {limit}; try again in "
+                f"{retry_after_s} s",
+                retry_after_s=retry_after_s,
+            )

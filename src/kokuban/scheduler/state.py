@@ -1,0 +1,182 @@
+"""How far one request is: its tokens, how many of them are computed, and what it cost."""
+
+from collections.abc import Sequence
+
+from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.step import SampledToken, Usage
+from kokuban.kvcache.prefix import KeyChain
+
+
+class Stopwatch:
+    """Splits a request's life into time queued, before its first token, and after it."""
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+        self.queue_s = 0.0
+        self.prefill_s = 0.0
+        self.decode_s = 0.0
+
+    def end_queue(self, now_s: float) -> None:
+        self.queue_s += self._lap(now_s)
+
+    def end_prefill(self, now_s: float) -> None:
+        self.prefill_s += self._lap(now_s)
+
+    def end_decode(self, now_s: float) -> None:
+        self.decode_s += self._lap(now_s)
+
+    def _lap(self, now_s: float) -> float:
+        elapsed = max(0.0, now_s - self._since_s)
+        self._since_s = now_s
+        return elapsed
+
+
+class RequestState:
+    """Progress of one request. Owned and written by the scheduler alone.
+
+    There is no prefill or decode state: `num_computed` moves towards the number of tokens.
+
+        tokens    prompt ───────────────────| output ──── | sampled last
+        computed  0 ─────── num_computed ──▶              | (never computed before it is needed)
+
+    Args:
+        request: what was asked.
+        index: counts requests in the order that the scheduler saw them.
+        max_output_tokens: what the client asked for, cut to what context and pool allow.
+        chain: keys for the prefix cache, or None.
+    """
+
+    def __init__(
+        self, request: Request, index: int, max_output_tokens: int, chain: KeyChain | None
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.max_output_tokens = max_output_tokens
+        self.chain = chain
+        self.token_ids = list(request.prompt_token_ids)
+        """Prompt and output so far."""
+
+        self.num_computed = 0
+        """Tokens whose K and V are in the cache, or will be after the step in flight."""
+
+        self.cached_tokens = 0
+        """Tokens that the prefix cache had at the first admission."""
+
+        self.running = False
+        self.num_skips = 0
+        """Times that another request was admitted before this one although it was behind it."""
+
+        self.num_preemptions = 0
+        self.recomputed_tokens = 0
+        self._num_ever_computed = 0
+        self._num_scored = 0
+        self._watch = Stopwatch(request.arrival_s)
+
+    @property
+    def id(self) -> RequestId:
+        return self.request.id
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """A total order: the request of the lowest rank runs first and is never preempted."""
+        return self.request.priority, self.index
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - self.num_prompt
+
+    @property
+    def output_token_ids(self) -> tuple[int, ...]:
+        return tuple(self.token_ids[self.num_prompt :])
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def decodes(self) -> bool:
+        """Whether all that is left to compute is the token that was sampled last."""
+        return self.num_uncomputed == 1 and self.num_output > 0
+
+    def begin(self, now_s: float, num_cached: int) -> None:
+        """Leave the queue: the first `num_cached` tokens need not be computed."""
+        self._watch.end_queue(now_s)
+        self.running = True
+        self.num_computed = num_cached
+        self.num_skips = 0
+        if self.num_preemptions == 0:
+            self.cached_tokens = num_cached
+
+    def preempt(self, now_s: float) -> None:
+        """Go back to the queue with nothing computed; the output so far is kept."""
+        self._end_run(now_s)
+        self.num_computed = 0
+        self.num_preemptions += 1
+
+    def advance(self, num_tokens: int) -> None:
+        """Count the tokens of a chunk as computed."""
+        end = self.num_computed + num_tokens
+        again = min(end, self._num_ever_computed) - self.num_computed
+        self.recomputed_tokens += max(0, again)
+        self._num_ever_computed = max(self._num_ever_computed, end)
+        self.num_computed = end
+
+    def accept(
+        self, tokens: Sequence[SampledToken], now_s: float
+    ) -> tuple[tuple[SampledToken, ...], FinishReason | None]:
+        """Append sampled tokens up to the one that ends the request.
+
+        Returns:
+            The tokens appended, and why the request ends with the last of them, if it does.
+        """
+        for count, token in enumerate(tokens, start=1):
+            if self.num_output == 0:
+                self._watch.end_prefill(now_s)
+            self.token_ids.append(token.token_id)
+            if reason := self._finish_reason(token.token_id):
+                return tuple(tokens[:count]), reason
+        return tuple(tokens), None
+
+    def new_scores(self, start: int, scores: Sequence[SampledToken]) -> tuple[SampledToken, ...]:
+        """The prompt logprobs of a chunk at `start` that were not given out before a preemption."""
+        known = max(0, self._num_scored - start)
+        self._num_scored = max(self._num_scored, start + len(scores))
+        return tuple(scores[known:])
+
+    def finish(self, now_s: float) -> Usage:
+        """The receipt of a request that ends now."""
+        if self.running:
+            self._end_run(now_s)
+        else:
+            self._watch.end_queue(now_s)
+        return Usage(
+            prompt_tokens=self.num_prompt,
+            output_tokens=self.num_output,
+            cached_tokens=self.cached_tokens,
+            preemptions=self.num_preemptions,
+            recomputed_tokens=self.recomputed_tokens,
+            queue_s=self._watch.queue_s,
+            prefill_s=self._watch.prefill_s,
+            decode_s=self._watch.decode_s,
+        )
+
+    def _end_run(self, now_s: float) -> None:
+        self.running = False
+        if self.num_output:
+            self._watch.end_decode(now_s)
+        else:
+            self._watch.end_prefill(now_s)
+
+    def _finish_reason(self, token_id: int) -> FinishReason | None:
+        # The sampler makes end tokens impossible up to min_tokens; a row whose every other token
+        # is masked may still say one, and that does not end the request.
+        may_end = self.num_output > self.request.params.min_tokens
+        if may_end and token_id in self.request.end_token_ids:
+            return FinishReason.STOP
+        if self.num_output >= self.max_output_tokens:
+            return FinishReason.LENGTH
+        return None

@@ -1,0 +1,227 @@
+"""Runs a generation and sends what comes of it: as one body, or as server-sent events.
+
+Both notice at once when the client leaves, also while the request waits in the engine's queue, and
+both end in order when the server's time to drain is over. The form of the answer (chat or
+completion) is not known here: see `Form`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Protocol
+
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from kokuban.core.errors import KokubanError, Overloaded, RequestError, ShuttingDown
+from kokuban.engine.generation import TextDelta
+from kokuban.server.errors import failure
+from kokuban.server.life import Connection, Drain, Interruption
+from kokuban.server.openai_responses import DONE, event_of
+from kokuban.server.record import Record
+from kokuban.server.serving import Serving
+
+_log = logging.getLogger(__name__)
+
+
+class Form(Protocol):
+    """How deltas become a body. Used for one answer, either whole or streamed."""
+
+    def add(self, delta: TextDelta) -> None:
+        """Keep a delta for the whole body."""
+        ...
+
+    def body(self) -> bytes:
+        """The whole body, after the last delta."""
+        ...
+
+    def opening(self) -> bytes:
+        """The events that come before all deltas."""
+        ...
+
+    def events(self, delta: TextDelta) -> bytes:
+        """The events of a delta; none while its text is held back."""
+        ...
+
+    def closing(self) -> bytes:
+        """The events after the last delta, without the end mark."""
+        ...
+
+
+class Answer(Response):
+    """The whole answer in one body.
+
+    Args:
+        deltas: closed when the answer ends, however it ends.
+        form: what the body looks like.
+        record: gets its end here.
+        drain: counts this answer, and may cut it off.
+    """
+
+    media_type = "application/json"
+
+    def __init__(
+        self, deltas: AsyncGenerator[TextDelta], form: Form, record: Record, drain: Drain
+    ) -> None:
+        super().__init__(media_type=self.media_type)
+        self._deltas = deltas
+        self._form = form
+        self._record = record
+        self._drain = drain
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = Connection(receive, self._drain)
+        try:
+            async with (
+                aclosing(self._deltas),
+                aclosing(self._record.watch(self._deltas)) as deltas,
+                connection,
+            ):
+                await self._run(deltas, connection, scope, send)
+            self._record.end()
+        except asyncio.CancelledError:
+            self._record.end("abort")
+            if connection.interruption is None:
+                raise
+            _stay_alive()
+            if connection.interruption is Interruption.CUT:
+                await self._fail(ShuttingDown(Interruption.CUT.value), send)
+        except Exception as error:  # noqa: BLE001 - the client is told of whatever went wrong
+            refused = isinstance(error, RequestError | Overloaded) and not self._started
+            self._record.end("refused" if refused else "error")
+            await self._fail(error, send)
+
+    async def _run(
+        self,
+        deltas: AsyncIterator[TextDelta],
+        connection: Connection,
+        scope: Scope,
+        send: Send,
+    ) -> None:
+        async for delta in deltas:
+            self._form.add(delta)
+        connection.close()
+        self._started = True
+        body = self._form.body()
+        await Response(body, media_type=self.media_type)(scope, _never, send)
+
+    async def _fail(self, error: Exception, send: Send) -> None:
+        """Before the headers an error is a response of its own: see `Guard`."""
+        raise error
+
+
+class EventStream(Answer):
+    """The answer as server-sent events, one for each event of the engine.
+
+    The headers wait a moment for the first delta, so that whatever goes wrong at once has an HTTP
+    status; after that an error is an event `data: {"error": ...}`. `data: [DONE]` ends every
+    stream, also one that failed.
+
+    Args:
+        commit_after_s: how long the headers wait.
+        ping_s: time without an event after which a comment is sent.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        deltas: AsyncGenerator[TextDelta],
+        form: Form,
+        record: Record,
+        drain: Drain,
+        *,
+        commit_after_s: float,
+        ping_s: float,
+    ) -> None:
+        super().__init__(deltas, form, record, drain)
+        self.headers["cache-control"] = "no-cache"
+        self.headers["x-accel-buffering"] = "no"
+        del self.headers["content-length"]
+        self._commit_after_s = commit_after_s
+        self._ping_s = ping_s
+        self._sending = asyncio.Lock()
+        self._silent = True
+
+    async def _run(
+        self,
+        deltas: AsyncIterator[TextDelta],
+        connection: Connection,
+        scope: Scope,
+        send: Send,
+    ) -> None:
+        keeper = asyncio.create_task(self._keep_open(send))
+        try:
+            async for delta in deltas:
+                await self._send(self._form.events(delta), send)
+        finally:
+            keeper.cancel()
+        connection.close()
+        await self._send(self._form.closing() + DONE, send, last=True)
+
+    async def _send(self, data: bytes, send: Send, *, last: bool = False) -> None:
+        async with self._sending:
+            if not self._started:
+                self._started = True
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": 200,
+                        "headers": self.raw_headers,
+                    }
+                )
+                data = self._form.opening() + data
+            if data or last:
+                self._silent = False
+                await send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def _keep_open(self, send: Send) -> None:
+        await asyncio.sleep(self._commit_after_s)
+        await self._send(b"", send)
+        while True:
+            self._silent = True
+            await asyncio.sleep(self._ping_s)
+            if self._silent:
+                await self._send(b": still working\n\n", send)
+
+    async def _fail(self, error: Exception, send: Send) -> None:
+        if not self._started:
+            raise error
+        if not isinstance(error, KokubanError):
+            _log.error("request %s failed", self._record.request_id, exc_info=error)
+        await self._send(event_of(failure(error).encode()) + DONE, send, last=True)
+
+
+def respond(
+    serving: Serving,
+    deltas: AsyncGenerator[TextDelta],
+    form: Form,
+    record: Record,
+    *,
+    stream: bool,
+) -> Response:
+    """The response of a route that generates; nothing runs before it is sent."""
+    if not stream:
+        return Answer(deltas, form, record, serving.drain)
+    return EventStream(
+        deltas,
+        form,
+        record,
+        serving.drain,
+        commit_after_s=serving.settings.commit_after_s,
+        ping_s=serving.settings.ping_s,
+    )
+
+
+def _stay_alive() -> None:
+    """Take back the cancellation that interrupted this task: it has last words to say."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
+
+
+async def _never() -> dict[str, str]:
+    """A `receive` for a response that listens to nothing."""
+    raise AssertionError("a plain response does not read")

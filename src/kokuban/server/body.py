@@ -1,0 +1,68 @@
+"""Reads the body of a request: JSON only, within a size and a time."""
+
+import asyncio
+
+from fastapi import Request
+
+from kokuban.server.errors import HttpError
+from kokuban.server.settings import ServerSettings
+
+MAX_DISCARDED_BYTES = 64 * 2**20
+"""Of a body that is too large: read and dropped, so that the client can read why, up to here."""
+
+
+async def read_json(request: Request, settings: ServerSettings) -> bytes:
+    """The raw body.
+
+    Only `application/json` is taken: what a web page may send elsewhere without asking has another
+    type.
+
+    Raises:
+        HttpError: 415 for another type, 413 for too many bytes, 408 for too slow a client.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise HttpError(
+            415,
+            f"the content type is {kind[:64] or 'missing'!r}; send JSON with the header "
+            f"'Content-Type: application/json'",
+            code="unsupported_media_type",
+        )
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            return await _read(request, settings.max_body_bytes)
+    except TimeoutError:
+        raise HttpError(
+            408,
+            f"the body did not arrive within {settings.body_timeout_s:g} seconds",
+            code="request_timeout",
+        ) from None
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    announced = request.headers.get("content-length", "")
+    total = int(announced) if announced.isdecimal() else 0
+    if total > MAX_DISCARDED_BYTES:
+        raise _too_large(limit)
+    pieces: list[bytes] = []
+    received = 0
+    async for piece in request.stream():
+        received += len(piece)
+        if received > MAX_DISCARDED_BYTES:
+            break
+        if received <= limit:
+            pieces.append(piece)
+        else:
+            pieces.clear()
+    if received > limit:
+        raise _too_large(limit)
+    return b"".join(pieces)
+
+
+def _too_large(limit: int) -> HttpError:
+    return HttpError(
+        413,
+        f"the body is larger than {limit} bytes; send less, or start the server with a larger "
+        f"--max-body-size",
+        code="body_too_large",
+    )

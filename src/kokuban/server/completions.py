@@ -1,0 +1,180 @@
+"""POST /v1/completions: the older face, for raw prompts, token ids, echo and scoring."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from fastapi import APIRouter, Request, Response
+
+from kokuban.core.errors import PromptTooLong, RequestError
+from kokuban.core.request import FinishReason
+from kokuban.core.sampling_params import SamplingParams
+from kokuban.engine.generation import TextDelta, generate
+from kokuban.server.answer import respond
+from kokuban.server.body import read_json
+from kokuban.server.completion_form import CompletionForm, Prompt
+from kokuban.server.openai_models import CompletionRequest, parse
+from kokuban.server.record import Record
+from kokuban.server.serving import (
+    Serving,
+    check_stream_options,
+    check_token_ids,
+    sampling_params,
+    serving_of,
+)
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default for this route."""
+
+MAX_ANSWERS = 1024
+"""Prompts times choices of one HTTP request."""
+
+router = APIRouter()
+
+
+@router.post("/v1/completions")
+async def completions(request: Request) -> Response:
+    """Continue one text or several."""
+    serving = serving_of(request)
+    body = parse(CompletionRequest, await read_json(request, serving.settings))
+    serving.check_model(body.model)
+    check_stream_options(body)
+    params = _params(body, serving.info.vocab_size)
+    record = serving.new_record(request, "completions", params)
+    prompts = await _prompts(serving, body, params.n)
+    record.prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    form = CompletionForm(serving, body, record, prompts, params)
+    if _is_echo_only(body):
+        deltas = _nothing(len(prompts) * params.n)
+    else:
+        deltas = _merge(
+            [
+                _generate(serving, body, request, record, prompt, params, index)
+                for index, prompt in enumerate(prompts)
+            ]
+        )
+    return respond(serving, deltas, form, record, stream=bool(body.stream))
+
+
+def _is_echo_only(body: CompletionRequest) -> bool:
+    """Whether nothing has to be computed at all."""
+    return bool(body.echo) and body.max_tokens == 0 and body.logprobs is None
+
+
+def _params(body: CompletionRequest, vocab_size: int) -> SamplingParams:
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    return sampling_params(
+        body,
+        vocab_size,
+        max_tokens=None if _is_echo_only(body) else max_tokens,
+        logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+    )
+
+
+async def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
+    """Every prompt as token ids, all checked before the first one runs."""
+    given = body.prompt
+    rows: Sequence[str | list[int]]
+    if isinstance(given, str):
+        rows = [given]
+    elif isinstance(given[0], int):
+        rows = [[token_id for token_id in given if isinstance(token_id, int)]]
+    else:
+        rows = [row for row in given if not isinstance(row, int)]
+    if len(rows) * n > MAX_ANSWERS:
+        raise RequestError(
+            f"{len(rows)} prompts with n={n} are {len(rows) * n} answers; the limit of one request "
+            f"is {MAX_ANSWERS}",
+            param="prompt",
+        )
+    add_bos = serving.model.tokenizer.add_bos
+    if body.add_special_tokens is not None:
+        add_bos = body.add_special_tokens
+    prompts: list[Prompt] = []
+    for row in rows:
+        if isinstance(row, str):
+            prompt = Prompt(row, await serving.encode(row, add_bos=add_bos))
+        else:
+            check_token_ids(row, serving.info.vocab_size, "prompt")
+            prompt = Prompt(None, row)
+        if not prompt.token_ids:
+            raise RequestError(
+                "the prompt is empty, and this model has no token that could begin a text; send at "
+                "least one character",
+                param="prompt",
+            )
+        prompts.append(prompt)
+    return prompts
+
+
+async def _generate(
+    serving: Serving,
+    body: CompletionRequest,
+    request: Request,
+    record: Record,
+    prompt: Prompt,
+    params: SamplingParams,
+    index: int,
+) -> AsyncGenerator[TextDelta]:
+    """The deltas of prompt number `index`, with choices numbered over all prompts."""
+    deltas = generate(
+        serving.model.client,
+        serving.model.tokenizer,
+        prompt.token_ids,
+        params,
+        request_id=f"{record.request_id}-{index}",
+        end_token_ids=serving.model.end_token_ids,
+        continues=True,
+        priority=body.priority or 0,
+        tenant=request.state.tenant,
+    )
+    async with aclosing(deltas):
+        try:
+            async for delta in deltas:
+                yield replace(delta, choice=index * params.n + delta.choice)
+        except PromptTooLong as error:
+            error.param = "prompt"
+            raise
+
+
+async def _nothing(num_choices: int) -> AsyncGenerator[TextDelta]:
+    """The end of choices for which nothing is computed."""
+    for choice in range(num_choices):
+        yield TextDelta(choice=choice, text="", finish=FinishReason.LENGTH)
+
+
+async def _merge(sources: Sequence[AsyncGenerator[TextDelta]]) -> AsyncGenerator[TextDelta]:
+    """The deltas of several prompts as they come; the first failure ends all."""
+    if len(sources) == 1:
+        async with aclosing(sources[0]) as only:
+            async for delta in only:
+                yield delta
+        return
+    inbox: asyncio.Queue[TextDelta | Exception | None] = asyncio.Queue()
+
+    async def forward(source: AsyncGenerator[TextDelta]) -> None:
+        try:
+            async with aclosing(source):
+                async for delta in source:
+                    inbox.put_nowait(delta)
+            inbox.put_nowait(None)
+        except Exception as error:  # noqa: BLE001 - raised again by whoever reads the inbox
+            inbox.put_nowait(error)
+
+    tasks = [asyncio.create_task(forward(source)) for source in sources]
+    try:
+        num_open = len(tasks)
+        while num_open:
+            news = await inbox.get()
+            if isinstance(news, Exception):
+                raise news
+            if news is None:
+                num_open -= 1
+            else:
+                yield news
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,74 @@
+"""For machines that watch: /health, /ready, /metrics, /stats, /version."""
+
+from dataclasses import asdict
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from kokuban import __version__
+from kokuban.observe.metrics import CONTENT_TYPE
+from kokuban.server.errors import HttpError
+from kokuban.server.serving import Serving, serving_of
+
+router = APIRouter()
+
+
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """Liveness: 200 while the engine lives, however busy it is. 503: restart this process."""
+    if not serving_of(request).model.client.alive():
+        raise _unavailable("the engine has stopped; see the server's log", "engine_dead")
+    return _json({"status": "ok"})
+
+
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """Readiness: 200 when a request that comes now would be taken."""
+    serving = serving_of(request)
+    if problem := _not_ready(serving):
+        raise problem
+    return _json({"status": "ready", "model": serving.info.model})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Everything that is counted, for Prometheus."""
+    return Response(serving_of(request).metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+
+@router.get("/stats")
+async def stats(request: Request) -> Response:
+    """The engine's snapshot and constants, for the page."""
+    serving = serving_of(request)
+    facts = {
+        **asdict(serving.info),
+        **asdict(serving.model.client.stats()),
+        "alive": serving.model.client.alive(),
+        "draining": serving.drain.draining,
+    }
+    return _json(facts)
+
+
+@router.get("/version")
+async def version() -> Response:
+    """The version of Kokuban."""
+    return _json({"version": __version__})
+
+
+def _not_ready(serving: Serving) -> HttpError | None:
+    client = serving.model.client
+    if not client.alive():
+        return _unavailable("the engine has stopped; see the server's log", "engine_dead")
+    if serving.drain.draining:
+        return _unavailable("this server is shutting down", "shutting_down")
+    if client.stats().waiting >= serving.settings.max_waiting_requests:
+        return _unavailable("the waiting queue is full", "queue_full")
+    return None
+
+
+def _unavailable(message: str, code: str) -> HttpError:
+    return HttpError(503, message, code=code, headers={"retry-after": "1"})
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

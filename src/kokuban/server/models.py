@@ -1,0 +1,30 @@
+"""GET /v1/models and /v1/models/{model}."""
+
+from fastapi import APIRouter, Request, Response
+
+from kokuban.core.errors import UnknownModel
+from kokuban.server.openai_responses import ModelCard, ModelList, encode
+from kokuban.server.serving import Serving, serving_of
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Response:
+    """The one model of this server, as a list."""
+    cards = ModelList(data=[_card(serving_of(request))])
+    return Response(encode(cards), media_type="application/json")
+
+
+@router.get("/v1/models/{model:path}")
+async def model(request: Request, model: str) -> Response:
+    """One model by its name, which may hold slashes."""
+    serving = serving_of(request)
+    if model != serving.info.model:
+        raise UnknownModel(model[:128], serving.info.model)
+    return Response(encode(_card(serving)), media_type="application/json")
+
+
+def _card(serving: Serving) -> ModelCard:
+    info = serving.info
+    return ModelCard(id=info.model, created=serving.created, max_model_len=info.max_context_tokens)

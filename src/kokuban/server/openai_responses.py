@@ -1,0 +1,181 @@
+"""The bodies that we send, as msgspec structs: the field order here is the order on the wire."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+Finish = Literal["stop", "length"]
+
+_ENCODER = msgspec.json.Encoder()
+
+# Raw in JSON, but line ends for clients that split a stream with Python's `str.splitlines`.
+_LINE_ENDS = (
+    (b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2\x80\xa9", b"\\u2029"),
+    (b"\xc2\x85", b"\\u0085"),
+)
+
+
+def encode(body: Struct) -> bytes:
+    """JSON in UTF-8, on one line."""
+    return _ENCODER.encode(body)
+
+
+def event(body: Struct) -> bytes:
+    """One server-sent event: one line of JSON and a blank one."""
+    return event_of(_ENCODER.encode(body))
+
+
+def event_of(data: bytes) -> bytes:
+    """The same around JSON that is ready."""
+    for raw, escaped in _LINE_ENDS:
+        if raw in data:
+            data = data.replace(raw, escaped)
+    return b"data: " + data + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+class PromptDetails(Struct, frozen=True):
+    cached_tokens: int = 0
+
+
+class UsageBody(Struct, frozen=True):
+    """Prompt tokens count once, whatever n is; completion tokens are the sum over the choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+def usage_body(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> UsageBody:
+    return UsageBody(
+        prompt_tokens,
+        completion_tokens,
+        prompt_tokens + completion_tokens,
+        PromptDetails(cached_tokens),
+    )
+
+
+class TopLogprob(Struct, frozen=True):
+    """`bytes` are the token's own, also where `token` cannot show half a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class LogprobItem(Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct, frozen=True):
+    content: list[LogprobItem]
+    refusal: None = None
+
+
+class ChatMessage(Struct, frozen=True):
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(Struct, frozen=True):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+    stop_reason: str | int | None
+    """Beyond OpenAI: the stop string or token id of the request that ended the text."""
+
+
+class ChatCompletion(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+
+
+class Delta(Struct, frozen=True, omit_defaults=True):
+    role: str | None = None
+    content: str | None = None
+
+
+class ChunkChoice(Struct, frozen=True):
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Finish | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+
+
+class ChatChunk(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChunkChoice]
+    usage: UsageBody | UnsetType | None = UNSET
+
+
+class CompletionLogprobs(Struct, frozen=True):
+    """Four lists of one length. The first token of an echoed prompt has no logprob: null."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(Struct, frozen=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Finish | None
+    stop_reason: str | int | None = None
+
+
+class Completion(Struct, frozen=True, kw_only=True):
+    """Also the form of a stream's chunks."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: UsageBody | UnsetType | None = UNSET
+
+
+class ModelCard(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "kokuban"
+    max_model_len: int
+
+
+class ModelList(Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Tokens(Struct, frozen=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | UnsetType = UNSET
+
+
+class Text(Struct, frozen=True):
+    prompt: str

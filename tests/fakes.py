@@ -1,0 +1,189 @@
+"""Stand-ins for what a test does not want: time, a model, a client. They have tests too."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kokuban.core.request import NO_BLOCK, BlockId, Request, RequestId
+from kokuban.core.sampling_params import SamplingParams
+from kokuban.core.step import Chunk, ChunkOutput, SampledToken, StepPlan, StepResult
+
+
+def make_request(
+    name: str = "r",
+    num_tokens: int = 5,
+    *,
+    prompt: Sequence[int] | None = None,
+    max_tokens: int | None = 4,
+    min_tokens: int = 0,
+    prompt_logprobs: int | None = None,
+    end_token_ids: Sequence[int] = (),
+    arrival_s: float = 0.0,
+    priority: int = 0,
+    deadline_s: float | None = None,
+    tenant: str = "",
+) -> Request:
+    """A request whose prompt, unless given, is its own: no other name has the same tokens."""
+    if prompt is None:
+        first = zlib.crc32(name.encode())
+        prompt = [(first + index) % 50_000 for index in range(num_tokens)]
+    return Request(
+        id=RequestId(name),
+        prompt_token_ids=tuple(prompt),
+        params=SamplingParams(
+            temperature=0.0,
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            prompt_logprobs=prompt_logprobs,
+        ),
+        end_token_ids=frozenset(end_token_ids),
+        arrival_s=arrival_s,
+        priority=priority,
+        deadline_s=deadline_s,
+        tenant=tenant,
+    )
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    """What the fake model says after these tokens: a function of all of them and of their order."""
+    return zlib.crc32(b"".join(token.to_bytes(4, "little") for token in token_ids)) % 50_000
+
+
+def continuation(prompt: Sequence[int], num_tokens: int) -> list[int]:
+    """What the fake model says when it has the machine to itself."""
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+class FakeClock:
+    """A clock that stands still until it is told to advance."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> float:
+        self.now_s += seconds
+        return self.now_s
+
+
+@dataclass(slots=True)
+class _Row:
+    request: Request
+    num_tokens: int
+    """Prompt and output so far, as the plans have told."""
+
+    num_computed: int
+    tables: list[list[BlockId]]
+
+
+class FakeRunner:
+    """Runs step plans on a KV cache that holds token ids, and checks that the plans make sense.
+
+    A step first writes the tokens of its chunks into their slots, then reads every sampling
+    request's whole sequence back through its block tables. So a table that is wrong, a block that
+    two requests write or one that was given away too early changes the text, or trips an assert.
+
+    Args:
+        block_size: token slots in a block.
+        windows: for each KV group the tokens it looks back; None: all. The first must be None.
+    """
+
+    def __init__(self, block_size: int = 16, windows: Sequence[int | None] = (None,)) -> None:
+        assert windows[0] is None, "the fake model reads its text from the first group"
+        self._block_size = block_size
+        self._windows = tuple(windows)
+        self._slots: dict[tuple[BlockId, int], tuple[int, int, int]] = {}
+        self._rows: dict[RequestId, _Row] = {}
+        self.failures: dict[RequestId, str] = {}
+        """Requests whose chunks fail, with the error."""
+
+        self.num_steps = 0
+        self.num_tokens = 0
+
+    @property
+    def row_ids(self) -> set[RequestId]:
+        """Requests that have a row."""
+        return set(self._rows)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self._update_rows(plan)
+        for chunk in plan.chunks:
+            self._write(chunk)
+        outputs = {}
+        for chunk in plan.chunks:
+            if output := self._output(chunk):
+                outputs[chunk.request_id] = output
+        self.num_steps += 1
+        self.num_tokens += plan.num_tokens
+        return StepResult(plan.step, outputs)
+
+    def _update_rows(self, plan: StepPlan) -> None:
+        for request_id in plan.ended:
+            del self._rows[request_id]
+        for admission in plan.admitted:
+            request = admission.request
+            assert request.id not in self._rows, f"{request.id} is admitted twice"
+            num_tokens = len(request.prompt_token_ids) + len(admission.output_token_ids)
+            self._rows[request.id] = _Row(request, num_tokens, 0, [[] for _ in self._windows])
+        for chunk in plan.chunks:
+            tables = self._rows[chunk.request_id].tables
+            for table, new in zip(tables, chunk.new_block_ids, strict=True):
+                table.extend(new)
+
+    def _write(self, chunk: Chunk) -> None:
+        row = self._rows[chunk.request_id]
+        # A jump ahead is a prefix that was cached; it can only be the row's first chunk.
+        assert chunk.start == row.num_computed or row.num_computed == 0, "a gap in the sequence"
+        for group, table in enumerate(row.tables):
+            for position, token in enumerate(chunk.token_ids, start=chunk.start):
+                block, offset = self._locate(table, position)
+                self._slots[block, offset] = (group, position, token)
+        row.num_computed = chunk.start + len(chunk.token_ids)
+        assert row.num_computed <= row.num_tokens, "more tokens than the sequence has"
+        assert len(row.tables[0]) == -(-row.num_computed // self._block_size), "spare blocks"
+
+    def _output(self, chunk: Chunk) -> ChunkOutput | None:
+        row = self._rows[chunk.request_id]
+        if error := self.failures.get(chunk.request_id):
+            return ChunkOutput(error=error)
+        sequence = self._read(row, 0, 0, row.num_computed)
+        for group, window in enumerate(self._windows):
+            first = max(0, chunk.start - window + 1) if window else 0
+            seen = self._read(row, group, first, row.num_computed)
+            assert seen == sequence[first:], f"group {group} holds other tokens"
+        scores = self._scores(row.request, chunk)
+        if not chunk.samples:
+            return ChunkOutput(prompt_logprobs=scores) if scores else None
+        assert row.num_computed == row.num_tokens, "a sample from the middle"
+        row.num_tokens += 1
+        return ChunkOutput((SampledToken(next_token(sequence)),), scores)
+
+    def _scores(self, request: Request, chunk: Chunk) -> tuple[SampledToken, ...]:
+        if request.params.prompt_logprobs is None:
+            return ()
+        end = chunk.start + len(chunk.token_ids)
+        scored = request.prompt_token_ids[chunk.start + 1 : end + 1]
+        return tuple(
+            SampledToken(token, logprob=-float(position))
+            for position, token in enumerate(scored, start=chunk.start + 1)
+        )
+
+    def _read(self, row: _Row, group: int, start: int, end: int) -> list[int]:
+        tokens = []
+        for position in range(start, end):
+            held_group, held_position, token = self._slots[
+                self._locate(row.tables[group], position)
+            ]
+            assert (held_group, held_position) == (group, position), "a slot of somebody else"
+            tokens.append(token)
+        return tokens
+
+    def _locate(self, table: Sequence[BlockId], position: int) -> tuple[BlockId, int]:
+        index, offset = divmod(position, self._block_size)
+        assert table[index] != NO_BLOCK, f"position {position} has no block"
+        return table[index], offset

@@ -1,0 +1,141 @@
+"""The promise of docs/decisions/0007: company, chunks, preemption and threads change no bit.
+
+Each weight format of the engine × each way of computing the same tokens. `array_equal`, no margin.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.native_model import Logits, NativeModel
+from tools.make_tiny_models import write_tiny_model
+
+from kokuban.core.config import KV_DTYPES, KvDtype
+from kokuban.core.request import RequestId
+from kokuban.kernels.native import isa_name
+
+FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+PLAIN = ("f32", "f16", "bf16")
+CHUNKS = (1, 7, 16, 64, 2048)
+RNG = np.random.default_rng(11)
+TOKENS = tuple(RNG.integers(0, 320, 150).tolist())
+OTHERS = tuple(tuple(RNG.integers(0, 320, length).tolist()) for length in (1, 17, 40, 150, 203))
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    folder = tmp_path_factory.mktemp("tiny")
+
+    @cache
+    def make(variant: str, dtype: str) -> Path:
+        return write_tiny_model(folder, variant, form="gguf", dtype=dtype)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def alone(model_path: Callable[[str, str], Path]) -> Callable[[str, str, KvDtype], Logits]:
+    """Logits of TOKENS computed at once, alone, on one thread: what all others must equal."""
+
+    @cache
+    def compute(variant: str, dtype: str, kv_dtype: KvDtype = "bf16") -> Logits:
+        return NativeModel(model_path(variant, dtype), kv_dtype=kv_dtype).logits(TOKENS)
+
+    return compute
+
+
+ModelPath = Callable[[str, str], Path]
+Alone = Callable[..., Logits]
+
+
+@pytest.mark.parametrize("dtype", FORMATS + PLAIN)
+def test_chunks_change_nothing(dtype: str, model_path: ModelPath, alone: Alone) -> None:
+    model = NativeModel(model_path("llama", dtype), num_blocks=1024)
+
+    for chunk_size in CHUNKS:
+        np.testing.assert_array_equal(model.logits(TOKENS, chunk_size), alone("llama", dtype))
+
+
+@pytest.mark.parametrize("dtype", FORMATS + PLAIN)
+def test_company_changes_nothing(dtype: str, model_path: ModelPath, alone: Alone) -> None:
+    model = NativeModel(model_path("llama", dtype), num_blocks=1024)
+
+    for chunk_size in (1, 16, None):
+        found = model.together([OTHERS[0], OTHERS[1], TOKENS, *OTHERS[2:]], chunk_size)
+        np.testing.assert_array_equal(found[2], alone("llama", dtype))
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("dtype", FORMATS + PLAIN)
+def test_threads_change_nothing(
+    dtype: str, threads: int, model_path: ModelPath, alone: Alone
+) -> None:
+    model = NativeModel(model_path("llama", dtype), threads=threads)
+
+    np.testing.assert_array_equal(model.logits(TOKENS), alone("llama", dtype))
+    np.testing.assert_array_equal(model.logits(TOKENS, 1), alone("llama", dtype))
+
+
+@pytest.mark.parametrize("dtype", ["q4_1", "q4_k", "q8_0", "bf16", "f32"])
+def test_a_request_that_lost_its_blocks_computes_the_same_again(
+    dtype: str, model_path: ModelPath, alone: Alone
+) -> None:
+    """Preemption by recompute: prompt and output so far come back as one long chunk."""
+    model = NativeModel(model_path("llama", dtype))
+    first, again = RequestId("first"), RequestId("again")
+    model.step([(first, 0, TOKENS[:60])])
+    for position in range(60, 90):
+        model.step([(first, position, TOKENS[position : position + 1])])
+    model.end(first)
+
+    recomputed = [model.step([(again, 0, TOKENS[:91])])[0]]
+    recomputed += [
+        model.step([(again, position, TOKENS[position : position + 1])])[0]
+        for position in range(91, len(TOKENS))
+    ]
+
+    np.testing.assert_array_equal(np.concatenate(recomputed), alone("llama", dtype))
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3", "mistral"])
+def test_no_architecture_is_an_exception(variant: str, model_path: ModelPath, alone: Alone) -> None:
+    model = NativeModel(model_path(variant, "q8_0"), threads=2, num_blocks=4096)
+
+    for chunk_size in CHUNKS:
+        found = model.together([OTHERS[3], TOKENS, OTHERS[1]], chunk_size)
+        np.testing.assert_array_equal(found[1], alone(variant, "q8_0"))
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_no_kv_dtype_is_an_exception(
+    kv_dtype: KvDtype, model_path: ModelPath, alone: Alone
+) -> None:
+    model = NativeModel(model_path("llama", "q4_1"), kv_dtype=kv_dtype, threads=2)
+
+    for chunk_size in CHUNKS:
+        found = model.together([TOKENS, OTHERS[2]], chunk_size)
+        np.testing.assert_array_equal(found[0], alone("llama", "q4_1", kv_dtype))
+
+
+@pytest.mark.parametrize("block_size", [32, 64, 128])
+def test_the_block_size_changes_nothing(
+    block_size: int, model_path: ModelPath, alone: Alone
+) -> None:
+    model = NativeModel(model_path("llama", "q4_k"), block_size=block_size)
+
+    np.testing.assert_array_equal(model.logits(TOKENS, 7), alone("llama", "q4_k"))
+
+
+@pytest.mark.parametrize("dtype", FORMATS + PLAIN)
+def test_the_instruction_set_changes_nothing(
+    dtype: str, model_path: ModelPath, alone: Alone
+) -> None:
+    """Stronger than the promise: kernels are one text for all instruction sets (decision 0006)."""
+    short = TOKENS[:21]
+    for cap in range(5):
+        if cap and isa_name(cap) == isa_name(cap - 1):
+            continue
+        found = NativeModel(model_path("llama", dtype), isa_cap=cap).logits(short)
+        np.testing.assert_array_equal(found, alone("llama", dtype)[: len(short)])

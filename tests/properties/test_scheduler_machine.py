@@ -1,0 +1,223 @@
+"""Hypothesis looks for a history after which pool, tables, scheduler and text do not fit together.
+
+The fake model reads its text back through the block tables, so a wrong table is a wrong text.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.fakes import FakeRunner, continuation, make_request
+
+from kokuban.core.config import SchedulerConfig
+from kokuban.core.errors import Overloaded, PromptTooLong
+from kokuban.core.request import NO_BLOCK, FinishReason, Request, RequestId
+from kokuban.core.step import StepPlan, TokenEvent
+from kokuban.kvcache.manager import Manager
+from kokuban.kvcache.pool import BlockPool
+from kokuban.kvcache.prefix import KeySpace
+from kokuban.scheduler.scheduler import Scheduler
+
+BLOCK_SIZE = 16
+MAX_STEPS = 3000
+"""Far more than these few short requests need, whatever the order."""
+
+PREAMBLES = [[*range(1000, 1040)], [*range(1000, 1020), *range(2000, 2030)]]
+SPACE = KeySpace(
+    secret=b"0123456789abcdef",
+    model_digest=b"model",
+    numerics_id="v1",
+    kv_dtype="bf16",
+    block_size=BLOCK_SIZE,
+)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Requests come, are cancelled, fail and expire between steps; at the end all have ended."""
+
+    @initialize(
+        num_blocks=st.integers(4, 24),
+        windows=st.sampled_from([(None,), (None, 20), (None, 1, 40)]),
+        token_budget=st.sampled_from([4, 8, 40, 500]),
+        max_prefill=st.sampled_from([None, 3, 30]),
+        max_skips=st.integers(0, 3),
+        prefix_cache=st.booleans(),
+    )
+    def begin(
+        self,
+        num_blocks: int,
+        windows: Sequence[int | None],
+        token_budget: int,
+        max_prefill: int | None,
+        max_skips: int,
+        prefix_cache: bool,
+    ) -> None:
+        self.config = SchedulerConfig(
+            token_budget=token_budget,
+            max_prefill_tokens=max_prefill,
+            max_running_requests=4,
+            max_waiting_requests=12,
+            max_skips=max_skips,
+        )
+        self.windows = windows
+        self.pool = BlockPool(num_blocks)
+        self.manager = Manager(
+            self.pool,
+            block_size=BLOCK_SIZE,
+            windows=windows,
+            key_space=SPACE if prefix_cache else None,
+        )
+        self.prefix_cache = prefix_cache
+        self.scheduler = Scheduler(self.config, self.manager, max_context_tokens=150)
+        self.runner = FakeRunner(BLOCK_SIZE, windows)
+        self.now_s = 0.0
+        self.requests: dict[RequestId, Request] = {}
+        self.live: list[RequestId] = []
+        self.said: dict[RequestId, list[int]] = {}
+        self.scored: dict[RequestId, list[int]] = {}
+        self.ends: dict[RequestId, TokenEvent] = {}
+
+    @rule(
+        preamble=st.sampled_from([[], *PREAMBLES]),
+        num_own=st.integers(1, 80),
+        max_tokens=st.sampled_from([None, 0, 1, 5, 40]),
+        scores=st.booleans(),
+        priority=st.integers(0, 1),
+        tenant=st.sampled_from("ab"),
+        patience_s=st.sampled_from([None, None, 3.0]),
+    )
+    def add(
+        self,
+        preamble: list[int],
+        num_own: int,
+        max_tokens: int | None,
+        scores: bool,
+        priority: int,
+        tenant: str,
+        patience_s: float | None,
+    ) -> None:
+        name = f"r{len(self.requests)}"
+        own = make_request(name, num_own).prompt_token_ids
+        request = make_request(
+            name,
+            prompt=[*preamble, *own],
+            max_tokens=max_tokens,
+            prompt_logprobs=0 if scores or max_tokens == 0 else None,
+            arrival_s=self.now_s,
+            priority=priority,
+            tenant=tenant,
+            deadline_s=None if patience_s is None else self.now_s + patience_s,
+        )
+        try:
+            self.scheduler.add(request, self.now_s)
+        except PromptTooLong:
+            room = self.scheduler.max_context_tokens - len(request.prompt_token_ids)
+            assert room < 0 or (room == 0 and max_tokens != 0)
+            return
+        except Overloaded:
+            assert self.scheduler.stats().waiting == 12
+            return
+        self.requests[request.id] = request
+        self.live.append(request.id)
+        self.said[request.id] = []
+        self.scored[request.id] = []
+
+    @rule(count=st.integers(1, 12))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.now_s += 1.0
+            self._take(self.scheduler.expire(self.now_s))
+            plan = self.scheduler.plan(self.now_s)
+            assert (plan is None) == (not self.live), "somebody can always go on"
+            if plan is None:
+                return
+            self._check_plan(plan)
+            result = self.runner.run(plan)
+            self._take(self.scheduler.commit(plan, result, self.now_s))
+            self.scheduler.check()
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.sampled_from(self.live))
+        assert self.scheduler.cancel(request_id)
+        self.live.remove(request_id)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def let_one_fail(self, data: st.DataObject) -> None:
+        self.runner.failures[data.draw(st.sampled_from(self.live))] = "not finite"
+
+    @invariant()
+    def blocks_are_shared_by_the_prefix_cache_only(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        self.scheduler.check()
+        holders = Counter(
+            block
+            for request_id in self.manager.request_ids
+            for group in range(len(self.windows))
+            for block in self.manager.block_table(request_id, group)
+            if block != NO_BLOCK
+        )
+        assert len(holders) == self.pool.num_blocks - self.pool.num_free
+        assert self.prefix_cache or all(count == 1 for count in holders.values())
+
+    def teardown(self) -> None:
+        """No admitted request waits for ever, and all that was taken is given back."""
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(MAX_STEPS):
+            if not self.live:
+                break
+            self.step(1)
+        assert not self.live, "a request does not come to its end"
+        assert self.scheduler.plan(self.now_s) is None
+        assert self.pool.num_free == self.pool.num_blocks
+        assert self.scheduler.stats().running == self.scheduler.stats().waiting == 0
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        assert 0 < plan.num_tokens <= self.config.token_budget
+        assert len({chunk.request_id for chunk in plan.chunks}) == len(plan.chunks)
+        prefill = sum(
+            len(chunk.token_ids)
+            for chunk in plan.chunks
+            if chunk.start + len(chunk.token_ids)
+            <= len(self.requests[chunk.request_id].prompt_token_ids)
+        )
+        assert prefill <= (self.config.max_prefill_tokens or self.config.token_budget)
+        assert not (plan.preempted and plan.admitted)
+        assert set(plan.preempted) <= set(plan.ended)
+
+    def _take(self, events: list[TokenEvent]) -> None:
+        for event in events:
+            assert event.request_id in self.live, "news of a request that has ended"
+            self.said[event.request_id] += [token.token_id for token in event.tokens]
+            self.scored[event.request_id] += [token.token_id for token in event.prompt_logprobs]
+            if event.finish is not None:
+                self.live.remove(event.request_id)
+                self._check_end(event)
+
+    def _check_end(self, event: TokenEvent) -> None:
+        request = self.requests[event.request_id]
+        prompt, wanted = request.prompt_token_ids, request.params.max_tokens
+        said = self.said[event.request_id]
+        assert said == continuation(prompt, len(said)), "not the text that it has alone"
+        assert event.usage is not None
+        assert event.usage.output_tokens == len(said)
+        assert event.usage.preemptions < 20
+        if event.finish is FinishReason.ERROR:
+            assert event.error is not None
+            return
+        room = self.scheduler.max_context_tokens - len(prompt)
+        assert len(said) == (room if wanted is None else min(wanted, room))
+        if request.params.prompt_logprobs is not None:
+            assert self.scored[event.request_id] == list(prompt[1:])
+
+
+AnyHistory.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, derandomize=True
+)
+TestAnyHistory = AnyHistory.TestCase

@@ -1,0 +1,168 @@
+"""The whole of it: `kokuban serve` in a process of its own, a real model, the openai SDK."""
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from tools.make_tiny_models import write_tiny_model
+
+from kokuban.core.env import for_child
+
+ROOT = Path(__file__).resolve().parents[2]
+MESSAGES = [{"role": "user", "content": "Say something."}]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A served tiny model with a KV pool of 24 blocks; ends in good order at the end."""
+    path = write_tiny_model(tmp_path_factory.mktemp("served"), "llama", form="gguf", dtype="q4_1")
+    env = for_child(PYTHONPATH=str(ROOT / "src"))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "kokuban", "serve", str(path), "--port", "0", "--kv-memory",
+         str(24 * 16 * 768), "--token-budget", "64", "--max-running-requests", "16",
+         "--served-model-name", "tiny", "--threads", "2"],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, env=env,
+    )  # fmt: skip
+    assert child.stdout is not None
+    try:
+        lines = iter(child.stdout.readline, "")
+        found = next(match for line in lines if (match := re.search(r"ready at (http\S+)", line)))
+        yield found[1]
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        yield client
+
+
+def ask(client: OpenAI, **options: object) -> object:
+    fixed = {"model": "tiny", "messages": MESSAGES, "max_tokens": 12, "seed": 5}
+    return client.chat.completions.create(**{**fixed, **options})  # type: ignore[call-overload]
+
+
+def test_the_model_is_listed(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+
+
+def test_a_stream_gives_what_the_whole_answer_gives(client: OpenAI) -> None:
+    whole = ask(client, extra_body={"ignore_eos": True})
+    events = list(
+        ask(
+            client,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True},
+        )
+    )
+
+    text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
+    assert text == whole.choices[0].message.content
+    assert events[-1].usage == whole.usage
+    assert whole.usage.completion_tokens == 12
+    assert whole.choices[0].finish_reason == "length"
+
+
+def test_choices_differ_and_come_again_with_the_seed(client: OpenAI) -> None:
+    options = {"n": 3, "temperature": 1.0, "extra_body": {"ignore_eos": True}}
+    first, second = (ask(client, **options) for _ in range(2))
+
+    texts = [choice.message.content for choice in first.choices]
+    assert [choice.index for choice in first.choices] == [0, 1, 2]
+    assert len(set(texts)) == 3
+    assert texts == [choice.message.content for choice in second.choices]
+    assert first.usage.completion_tokens == 36
+
+
+def test_logprobs_of_the_chosen_token_are_among_the_best_when_greedy(client: OpenAI) -> None:
+    answer = ask(client, temperature=0, logprobs=True, top_logprobs=3)
+
+    content = answer.choices[0].logprobs.content
+    assert len(content) == answer.usage.completion_tokens
+    for entry in content:
+        assert len(entry.top_logprobs) == 3
+        assert entry.top_logprobs[0].logprob == entry.logprob
+        assert entry.logprob <= 0
+
+
+def test_a_stop_string_ends_the_text_before_itself(client: OpenAI) -> None:
+    whole = client.completions.create(
+        model="tiny", prompt="abc", max_tokens=30, temperature=0, extra_body={"ignore_eos": True}
+    )
+    text = whole.choices[0].text
+    stop = text[8:11]
+    cut = client.completions.create(
+        model="tiny", prompt="abc", max_tokens=30, temperature=0, stop=stop,
+        extra_body={"ignore_eos": True},
+    )  # fmt: skip
+
+    assert cut.choices[0].finish_reason == "stop"
+    assert cut.choices[0].text == text[: text.index(stop)]
+    assert cut.usage.completion_tokens < whole.usage.completion_tokens
+
+
+def test_echo_scores_the_prompt(client: OpenAI) -> None:
+    """As evaluation tools ask: token ids in, no new token, a logprob for each but the first."""
+    answer = client.completions.create(
+        model="tiny", prompt=list(range(60, 160)), max_tokens=0, echo=True, logprobs=1
+    )
+
+    logprobs = answer.choices[0].logprobs.token_logprobs
+    assert len(logprobs) == 100
+    assert logprobs[0] is None
+    assert all(value < 0 for value in logprobs[1:])
+    assert answer.usage.completion_tokens == 0
+
+
+async def test_more_streams_than_the_pool_holds_all_end_as_alone(url: str) -> None:
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+
+        async def text(i: int) -> str:
+            stream = await client.completions.create(
+                model="tiny", prompt=f"number {i} " * (1 + i % 5), max_tokens=40 + 3 * i,
+                temperature=i % 2, seed=i, stream=True, extra_body={"ignore_eos": True},
+            )  # fmt: skip
+            return "".join([event.choices[0].text async for event in stream])
+
+        alone = [await text(i) for i in range(24)]
+        together = await asyncio.gather(*(text(i) for i in range(24)))
+
+    assert together == alone
+    stats = httpx.get(f"{url}/stats").json()
+    assert stats["free_blocks"] == stats["num_blocks"] == 24
+    assert stats["preemptions"] > 0
+
+
+def test_a_client_that_goes_away_frees_its_blocks(url: str) -> None:
+    with httpx.stream(
+        "POST",
+        f"{url}/v1/completions",
+        json={
+            "model": "tiny",
+            "prompt": "x",
+            "max_tokens": 300,
+            "stream": True,
+            "ignore_eos": True,
+        },
+    ) as response:
+        for _ in response.iter_lines():
+            break
+
+    for _ in range(1000):
+        if (stats := httpx.get(f"{url}/stats").json())["running"] == 0:
+            break
+    assert stats["running"] == 0
+    assert stats["free_blocks"] == 24

@@ -1,0 +1,178 @@
+"""The engine thread: events to whoever asked, cancellation, refusal, death and shutdown."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+
+import pytest
+from tests.fakes import FakeRunner, continuation, make_request
+
+from kokuban.core.config import SchedulerConfig
+from kokuban.core.errors import Overloaded, PromptTooLong, ShuttingDown, StepFailed
+from kokuban.core.request import FinishReason, Request
+from kokuban.core.step import StepPlan, StepResult, TokenEvent
+from kokuban.engine.client import EngineInfo
+from kokuban.engine.core import EngineCore
+from kokuban.engine.thread import EngineThread
+from kokuban.kvcache.manager import Manager
+from kokuban.kvcache.pool import BlockPool
+from kokuban.observe.clock import SystemClock
+from kokuban.scheduler.scheduler import Scheduler
+
+INFO = EngineInfo(
+    model="m", vocab_size=50_000, max_context_tokens=128, block_size=16, num_blocks=8,
+    bytes_per_token=1, kv_pool_bytes=128, num_kv_tokens=128, requests_at_full_length=1,
+    kv_dtype="bf16", threads=1, isa="scalar", token_budget=64,
+)  # fmt: skip
+
+
+class FakeExecutor:
+    """Runs plans on a `FakeRunner`; can be held at a gate, and can be told to break."""
+
+    depth = 0
+
+    def __init__(self) -> None:
+        self._runner = FakeRunner()
+        self._result: StepResult | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = False
+        self.closed = False
+
+    def submit(self, plan: StepPlan) -> None:
+        assert self.gate.wait(10), "the gate was never opened"
+        if self.broken:
+            raise RuntimeError("the kernel burnt")
+        self._result = self._runner.run(plan)
+
+    def collect(self) -> StepResult:
+        assert self._result is not None
+        return self._result
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@contextmanager
+def engine(**limits: int) -> Iterator[tuple[EngineThread, FakeExecutor]]:
+    config = SchedulerConfig(
+        token_budget=64, max_running_requests=limits.pop("max_running_requests", 8), **limits
+    )
+    manager = Manager(BlockPool(8), block_size=16)
+    scheduler = Scheduler(config, manager, max_context_tokens=128)
+    executor = FakeExecutor()
+    thread = EngineThread(EngineCore(scheduler, manager, executor, SystemClock()), INFO)
+    try:
+        yield thread, executor
+    finally:
+        executor.gate.set()
+        thread.close()
+
+
+async def events_of(client: EngineThread, *requests: Request) -> list[TokenEvent]:
+    return [event async for event in client.submit(requests)]
+
+
+def tokens_of(events: list[TokenEvent], name: str) -> list[int]:
+    return [
+        token.token_id for event in events if event.request_id == name for token in event.tokens
+    ]
+
+
+async def settled(client: EngineThread) -> None:
+    """Wait until the engine has nothing left."""
+    while client.stats().running or client.stats().waiting:
+        await asyncio.sleep(0)
+
+
+async def test_each_request_gets_its_own_tokens_and_one_end() -> None:
+    one, two = make_request("one", 20), make_request("two", 3, max_tokens=7)
+    with engine() as (client, _):
+        events = await events_of(client, one, two)
+
+        assert tokens_of(events, "one") == continuation(one.prompt_token_ids, 4)
+        assert tokens_of(events, "two") == continuation(two.prompt_token_ids, 7)
+        ends = [event for event in events if event.finish is not None]
+        assert sorted(event.request_id for event in ends) == ["one", "two"]
+        assert all(event.usage is not None for event in ends)
+        await settled(client)
+        assert client.stats().free_blocks == 8
+        assert client.stats().output_tokens == 11
+
+
+async def test_closing_the_iterator_frees_the_blocks() -> None:
+    with engine() as (client, _):
+        async with aclosing(client.submit([make_request("r", 20, max_tokens=100)])) as events:
+            async for _ in events:
+                break
+
+        await settled(client)
+        assert client.stats().free_blocks == 8
+
+
+async def test_a_refused_group_leaves_nothing_behind() -> None:
+    with engine() as (client, _):
+        with pytest.raises(PromptTooLong):
+            await events_of(client, make_request("fits"), make_request("not", 200))
+
+        await settled(client)
+        assert client.stats().free_blocks == 8
+        assert tokens_of(await events_of(client, make_request("fits")), "fits")
+
+
+async def test_a_full_queue_refuses() -> None:
+    with engine(max_running_requests=1, max_waiting_requests=1) as (client, executor):
+        executor.gate.clear()
+        running = asyncio.create_task(events_of(client, make_request("a")))
+        while not client._mailboxes:
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(events_of(client, make_request("b")))
+        refused = asyncio.create_task(events_of(client, make_request("c")))
+        await asyncio.sleep(0)
+        executor.gate.set()
+
+        with pytest.raises(Overloaded):
+            await refused
+        assert (await running)[-1].finish is FinishReason.LENGTH
+        assert (await waiting)[-1].finish is FinishReason.LENGTH
+
+
+async def test_a_broken_executor_fails_all_and_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with engine() as (client, executor):
+        executor.broken = True
+
+        [event] = await events_of(client, make_request("r"))
+
+        assert event.finish is FinishReason.ERROR
+        assert event.error is not None
+        assert "the kernel burnt" in event.error
+        while client.alive():
+            await asyncio.sleep(0)
+        assert executor.closed
+        assert "the kernel burnt" in caplog.text
+        with pytest.raises(StepFailed, match="has stopped"):
+            await events_of(client, make_request("late"))
+
+
+async def test_close_ends_what_runs_and_refuses_what_comes() -> None:
+    with engine() as (client, executor):
+        events: list[TokenEvent] = []
+        begun = asyncio.Event()
+
+        async def read() -> None:
+            async for event in client.submit([make_request("r", 20, max_tokens=100)]):
+                events.append(event)
+                begun.set()
+
+        task = asyncio.create_task(read())
+        await begun.wait()
+        await asyncio.to_thread(client.close)
+        await task
+
+        assert events[-1].finish in (FinishReason.ERROR, FinishReason.LENGTH)
+        assert executor.closed
+        with pytest.raises(ShuttingDown):
+            await events_of(client, make_request("late"))

@@ -1,0 +1,365 @@
+from collections.abc import Sequence
+
+import pytest
+
+from kokuban.core.errors import OutOfBlocks
+from kokuban.core.request import NO_BLOCK, BlockId, RequestId
+from kokuban.kvcache.manager import Manager
+from kokuban.kvcache.pool import BlockPool
+from kokuban.kvcache.prefix import KeySpace
+
+A, B, C = RequestId("a"), RequestId("b"), RequestId("c")
+_ = NO_BLOCK
+
+
+def make_manager(
+    num_blocks: int = 10,
+    windows: Sequence[int | None] = (None,),
+    block_size: int = 16,
+    *,
+    prefix_cache: bool = False,
+) -> Manager:
+    space = KeySpace(
+        secret=b"0123456789abcdef",
+        model_digest=b"model",
+        numerics_id="v1",
+        kv_dtype="bf16",
+        block_size=block_size,
+    )
+    return Manager(
+        BlockPool(num_blocks),
+        block_size=block_size,
+        windows=windows,
+        key_space=space if prefix_cache else None,
+    )
+
+
+def compute(
+    manager: Manager,
+    request_id: RequestId,
+    tokens: Sequence[int],
+    chunk: int = 1000,
+    tenant: str = "",
+) -> int:
+    """Compute all of a sequence in chunks; returns how many tokens were cached."""
+    chain = manager.make_chain(tenant)
+    cached = manager.find_cached_prefix(chain, tokens)
+    manager.begin(request_id, chain, cached)
+    computed = cached.num_tokens
+    while computed < len(tokens):
+        computed = min(computed + chunk, len(tokens))
+        manager.grow(request_id, computed)
+        manager.advance(request_id, computed, tokens)
+        manager.check()
+    return cached.num_tokens
+
+
+def test_a_request_takes_the_blocks_that_its_tokens_need_and_not_one_more() -> None:
+    manager = make_manager(num_blocks=250)
+    manager.begin(A)
+
+    held = []
+    for num_tokens in (300, 304, 305, 317, 320, 321, 1000):
+        manager.grow(A, num_tokens)
+        held.append(manager.num_held(A))
+
+    assert held == [19, 19, 20, 20, 20, 21, 63]
+    assert manager.num_free == 250 - 63
+
+
+def test_two_requests_of_40_and_20_tokens_interleave_as_in_the_article() -> None:
+    manager = make_manager(num_blocks=7)
+    manager.begin(A)
+    manager.begin(B)
+
+    manager.grow(A, 16)
+    manager.grow(B, 20)
+    manager.grow(A, 40)
+
+    assert manager.block_table(B) == (1, 2)
+    assert manager.block_table(A) == (0, 3, 4)
+
+
+def test_the_table_0_3_5_of_the_article() -> None:
+    manager = make_manager(num_blocks=7)
+    for request_id in (A, B, C):
+        manager.begin(request_id)
+
+    manager.grow(A, 16)
+    manager.grow(B, 20)
+    manager.grow(A, 32)
+    manager.grow(C, 1)
+    manager.grow(A, 40)
+
+    assert manager.block_table(A) == (0, 3, 5)
+    assert manager.block_table(B) == (1, 2)
+
+
+def test_a_table_need_not_be_in_order() -> None:
+    """Logical blocks 0, 1, 2 lie in blocks 105, 37, 912 of a pool of 1,000."""
+    pool = BlockPool(1000)
+    blocks = pool.allocate(1000)
+    pool.release([BlockId(105), BlockId(37), BlockId(912)])
+    manager = Manager(pool, block_size=16)
+    manager.begin(A)
+
+    new = manager.grow(A, 48)
+
+    assert new == ((105, 37, 912),)
+    assert manager.block_table(A) == (105, 37, 912)
+    assert len(blocks) == 1000
+
+
+def test_grow_returns_what_no_earlier_call_returned() -> None:
+    manager = make_manager(windows=(None, None))
+    manager.begin(A)
+
+    assert manager.grow(A, 17) == ((0, 1), (2, 3))
+    assert manager.grow(A, 32) == ((), ())
+    assert manager.grow(A, 33) == ((4,), (5,))
+
+
+def test_growth_that_fails_changes_nothing() -> None:
+    manager = make_manager(num_blocks=3, windows=(None, None))
+    manager.begin(A)
+    manager.grow(A, 16)
+
+    with pytest.raises(OutOfBlocks, match="2 blocks wanted, 1 of 3 are free"):
+        manager.grow(A, 17)
+
+    assert manager.block_table(A, 0) == (0,)
+    assert manager.num_free == 1
+    assert manager.grow(A, 16) == ((), ())
+    manager.check()
+
+
+def test_how_far_a_request_can_grow_depends_on_the_groups() -> None:
+    manager = make_manager(num_blocks=5, windows=(None, None))
+    manager.begin(A)
+    manager.grow(A, 10)
+
+    assert manager.num_tokens_fitting(A, 1000) == 32
+    assert manager.num_tokens_fitting(A, 20) == 20
+    assert manager.can_grow(A, 32)
+    assert not manager.can_grow(A, 33)
+
+
+def test_released_blocks_are_reused_tail_first() -> None:
+    pool = BlockPool(4)
+    manager = Manager(pool, block_size=16)
+    manager.begin(A)
+    manager.grow(A, 48)
+
+    manager.release(A)
+
+    assert pool.free_order() == (3, 2, 1, 0)
+    assert manager.request_ids == set()
+
+
+def test_a_request_has_one_table() -> None:
+    manager = make_manager()
+    manager.begin(A)
+
+    with pytest.raises(AssertionError, match="request a has a block table already"):
+        manager.begin(A)
+
+
+def test_a_window_group_gives_back_blocks_wholly_behind_its_window() -> None:
+    manager = make_manager(windows=(None, 20))
+    manager.begin(A)
+    manager.grow(A, 48)
+
+    # The next token, 35, looks back to token 16: block 1 is needed, block 0 is not.
+    manager.advance(A, 34)
+    assert manager.block_table(A, 1) == (3, 4, 5)
+    manager.advance(A, 35)
+    assert manager.block_table(A, 1) == (_, 4, 5)
+    manager.advance(A, 48)
+    assert manager.block_table(A, 1) == (_, 4, 5)
+
+    assert manager.block_table(A, 0) == (0, 1, 2)
+    assert manager.num_held(A) == 5
+    assert manager.num_free == 5
+    manager.check()
+
+
+def test_a_window_of_one_token_keeps_the_block_that_is_being_written() -> None:
+    manager = make_manager(windows=(1,))
+    manager.begin(A)
+    manager.grow(A, 32)
+
+    manager.advance(A, 31)
+    assert manager.block_table(A) == (_, 1)
+    manager.advance(A, 32)
+    assert manager.block_table(A) == (_, _)
+    assert manager.grow(A, 33) == ((2,),)
+
+
+@pytest.mark.parametrize(
+    ("windows", "num_tokens", "max_chunk", "num_needed"),
+    [
+        ((None,), 300, 1, 19),
+        ((None, None), 300, 1, 38),
+        ((512,), 300, 1, 19),
+        ((512,), 4000, 1, 33),
+        ((512,), 4000, 2048, 161),
+        ((None, 512), 4000, 1, 250 + 33),
+        ((512, 512, None, 512, 512, 512), 4000, 1, 250 + 5 * 33),
+    ],
+)
+def test_blocks_needed_by_groups(
+    windows: Sequence[int | None], num_tokens: int, max_chunk: int, num_needed: int
+) -> None:
+    manager = make_manager(windows=windows)
+
+    assert manager.num_needed(num_tokens, max_chunk=max_chunk) == num_needed
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "windows", "max_tokens"),
+    [
+        (10, (None,), 160),
+        (10, (None, None), 80),
+        (11, (None, None), 80),
+        (10, (None, 17), 16 * 8),
+        (1, (None, None), 0),
+        (2, (17,), None),
+        (1, (17,), 16),
+    ],
+)
+def test_what_one_request_can_hold_with_the_pool_to_itself(
+    num_blocks: int, windows: Sequence[int | None], max_tokens: int | None
+) -> None:
+    assert make_manager(num_blocks, windows).max_tokens_alone == max_tokens
+
+
+def test_a_lone_request_reaches_its_limit_token_by_token() -> None:
+    manager = make_manager(num_blocks=10, windows=(None, 17))
+    manager.begin(A)
+
+    for num_tokens in range(1, 16 * 8 + 1):
+        manager.grow(A, num_tokens)
+        manager.advance(A, num_tokens)
+
+    assert not manager.can_grow(A, 16 * 8 + 1)
+
+
+def test_without_a_key_space_nothing_is_cached() -> None:
+    manager = make_manager()
+    assert manager.make_chain("") is None
+
+    compute(manager, A, range(48))
+
+    assert compute(manager, B, range(48)) == 0
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_cached"),
+    [(15, 0), (16, 0), (17, 16), (31, 16), (32, 16), (33, 32), (48, 32), (49, 48)],
+)
+def test_a_hit_leaves_at_least_the_last_token_to_compute(num_tokens: int, num_cached: int) -> None:
+    manager = make_manager(num_blocks=20, prefix_cache=True)
+    compute(manager, A, range(num_tokens))
+    manager.release(A)
+
+    assert compute(manager, B, range(num_tokens)) == num_cached
+    assert compute(manager, C, range(num_tokens + 1)) == num_tokens // 16 * 16
+
+
+def test_requests_share_blocks_up_to_where_they_differ() -> None:
+    manager = make_manager(num_blocks=10, prefix_cache=True)
+    compute(manager, A, range(60))
+
+    other = [*range(40), *range(100, 120)]
+    chain = manager.make_chain("")
+    cached = manager.find_cached_prefix(chain, other)
+    assert manager.num_shared(cached) == 2
+    manager.begin(B, chain, cached)
+
+    assert manager.grow(B, 60) == ((0, 1, 4, 5),)
+    assert manager.block_table(A) == (0, 1, 2, 3)
+    assert manager.num_free == 4
+    manager.check()
+
+
+def test_a_preamble_of_500_tokens_is_there_once_for_100_requests() -> None:
+    """31 whole blocks are shared, the last 4 tokens lie in a block of each request's own."""
+    manager = make_manager(num_blocks=3200, prefix_cache=True)
+
+    for index in range(100):
+        compute(manager, RequestId(str(index)), [*range(500), 1000 + index])
+
+    assert 3200 - manager.num_free == 31 + 100
+    manager.check()
+
+
+def test_tenants_do_not_share_blocks() -> None:
+    manager = make_manager(prefix_cache=True)
+    compute(manager, A, range(40), tenant="one")
+
+    assert compute(manager, B, range(40), tenant="two") == 0
+    assert compute(manager, C, range(40), tenant="one") == 32
+    assert not set(manager.block_table(A)) & set(manager.block_table(B))
+
+
+def test_cached_blocks_that_were_free_are_revived() -> None:
+    manager = make_manager(num_blocks=4, prefix_cache=True)
+    compute(manager, A, range(33))
+    manager.release(A)
+
+    chain = manager.make_chain("")
+    cached = manager.find_cached_prefix(chain, range(33))
+    assert manager.num_shared(cached) == 0
+    assert cached.block_ids == ((0, 1),)
+
+    manager.begin(B, chain, cached)
+    assert manager.num_free == 2
+
+
+def test_tokens_whose_step_failed_are_not_found() -> None:
+    manager = make_manager(prefix_cache=True)
+    chain = manager.make_chain("")
+    manager.begin(A, chain)
+    manager.grow(A, 33)
+    manager.release(A)
+
+    assert manager.find_cached_prefix(manager.make_chain(""), range(33)).num_tokens == 0
+
+
+def test_a_window_group_is_hit_if_it_still_has_its_window() -> None:
+    manager = make_manager(num_blocks=20, windows=(None, 17), prefix_cache=True)
+    compute(manager, A, range(64), chunk=16)
+
+    # Freed behind the window, but not handed out since: still there.
+    cached = manager.find_cached_prefix(manager.make_chain(""), range(64))
+    assert cached.num_tokens == 48
+    assert cached.block_ids == ((0, 2, 4), (_, _, 5))
+
+    manager.begin(B, None, cached)
+    assert manager.grow(B, 49) == ((0, 2, 4, 8), (_, _, 5, 9))
+    manager.check()
+
+
+def test_a_hit_goes_as_far_as_every_group_agrees() -> None:
+    pool = BlockPool(8)
+    space = make_manager(prefix_cache=True)._key_space
+    manager = Manager(pool, block_size=16, windows=(None, 17), key_space=space)
+    compute(manager, A, range(64), chunk=16)
+    assert pool.free_order() == (1, 3, 5)
+
+    # Somebody takes block 3, the second of the window group: its run is broken there, and the
+    # group begins again with block 5.
+    assert pool.allocate(2) == [1, 3]
+    found = manager.find_cached_prefix(manager.make_chain(""), range(33))
+    assert found.num_tokens == 0
+    found = manager.find_cached_prefix(manager.make_chain(""), range(49))
+    assert found.num_tokens == 48
+
+
+def test_the_check_finds_a_block_that_no_table_accounts_for() -> None:
+    pool = BlockPool(3)
+    manager = Manager(pool, block_size=16)
+    pool.allocate(1)
+
+    with pytest.raises(AssertionError, match="block 0 is in 0 tables but held 1 times"):
+        manager.check()

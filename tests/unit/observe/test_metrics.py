@@ -1,0 +1,78 @@
+"""Series, names and the rule that a counter never falls."""
+
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kokuban.observe.clock import SystemClock
+from kokuban.observe.metrics import EngineCollector, ServingMetrics
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    running: int = 0
+    waiting: int = 0
+    free_blocks: int = 0
+    num_blocks: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+    failed_requests: int = 0
+
+
+def test_a_counter_never_falls_and_a_fault_does_not_stop_the_caller(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = CollectorRegistry()
+    metrics = ServingMetrics("m", registry)
+    metrics.add("generation_tokens", 3)
+
+    metrics.add("generation_tokens", -2)
+
+    labels = {"model_name": "m"}
+    assert registry.get_sample_value("kokuban:generation_tokens_total", labels) == 3
+    assert "generation_tokens was to fall by 2" in caplog.text
+
+
+def test_every_reason_is_there_before_the_first_request() -> None:
+    registry = CollectorRegistry()
+    ServingMetrics("m", registry)
+
+    for reason in ("stop", "length", "abort", "error"):
+        labels = {"model_name": "m", "finished_reason": reason}
+        assert registry.get_sample_value("kokuban:request_success_total", labels) == 0
+
+
+def test_two_servers_in_one_process_count_apart() -> None:
+    first, second = CollectorRegistry(), CollectorRegistry()
+    ServingMetrics("m", first).finished("stop")
+    ServingMetrics("m", second)
+
+    labels = {"model_name": "m", "finished_reason": "stop"}
+    assert first.get_sample_value("kokuban:request_success_total", labels) == 1
+    assert second.get_sample_value("kokuban:request_success_total", labels) == 0
+
+
+def test_the_engine_is_asked_at_each_scrape() -> None:
+    snapshots = iter(
+        [Snapshot(), Snapshot(running=2, waiting=1, free_blocks=6, num_blocks=8, preemptions=4)]
+    )
+    registry = CollectorRegistry()
+    registry.register(EngineCollector("m", lambda: next(snapshots)))
+
+    first = {s.name: s.value for family in registry.collect() for s in family.samples}
+    found = {s.name: s.value for family in registry.collect() for s in family.samples}
+
+    assert first["kokuban:num_requests_running"] == 0
+    assert found["kokuban:num_requests_running"] == 2
+    assert found["kokuban:num_requests_waiting"] == 1
+    assert found["kokuban:kv_cache_usage_perc"] == 0.25
+    assert found["kokuban:num_preemptions_total"] == 4
+
+
+def test_the_systems_clock_does_not_go_back() -> None:
+    clock = SystemClock()
+
+    assert clock.now() <= clock.now()
