@@ -46,6 +46,10 @@ def gelu_tanh(x: Floats) -> Doubles:
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
+def relu(x: Floats) -> Doubles:
+    return np.maximum(x.astype(np.float64), 0)
+
+
 def attention(
     q: Floats,
     k: Floats,

@@ -4,17 +4,17 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.kernels import reference
+from tests.kernels.paged import LAYER, Cache, Sequence, make_sequence
 
 from kokuban import _native
 from kokuban.core.config import KV_DTYPES, KvDtype
 from kokuban.kernels.attention import AttentionBatch, attention, attention_items
 from kokuban.kvcache.layout import KvLayout
-from tests.kernels import reference
-from tests.kernels.paged import LAYER, Cache, Sequence, make_sequence
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
-"""Scores reach 20 here, where float32 has steps of 2e-6: each weight is off by as much of itself, and
-values are below 5."""
+"""Scores reach 20 here, where float32 has steps of 2e-6: each weight is off by as much of itself,
+and values are below 5."""
 
 
 def make_cache(

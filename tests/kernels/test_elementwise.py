@@ -4,9 +4,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from tests.kernels import reference
 
 from kokuban.kernels.elementwise import add, gated_activation, softcap, take_rows
-from tests.kernels import reference
 
 COLS = (1, 7, 15, 16, 17, 33, 1536)
 
@@ -29,9 +29,9 @@ def test_add_is_the_float32_sum_and_may_write_its_input(variant: int, cols: int)
 
 
 @pytest.mark.parametrize("cols", COLS)
-@pytest.mark.parametrize("kind", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("kind", ["silu", "gelu_tanh", "relu"])
 def test_gated_activations_are_within_the_stated_error_and_alike_on_every_variant(
-    kind: Literal["silu", "gelu_tanh"], cols: int
+    kind: Literal["silu", "gelu_tanh", "relu"], cols: int
 ) -> None:
     gate, up = wide(3, cols), wide(3, cols, 1)
     gate[0, 0], gate[1, 0], gate[2, 0] = 0.0, -30.0, 80.0

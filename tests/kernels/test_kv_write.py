@@ -4,11 +4,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from tests.kernels import reference
 
 from kokuban.core.config import KV_DTYPES, KvDtype
 from kokuban.kernels.kv_write import kv_write, native_layout_bytes
 from kokuban.kvcache.layout import KvLayout
-from tests.kernels import reference
 
 BLOCKS, LAYER = 5, 1
 

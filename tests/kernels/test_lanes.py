@@ -2,14 +2,22 @@
 
 import numpy as np
 import pytest
-
-from kokuban import _native
 from tests.kernels import reference
 
-NAMES = (
-    "exp tanh sigmoid reduce_add reduce_max through_bf16 through_f16 through_i32 first_five "
-    "exchange_pairs"
-).split()
+from kokuban import _native
+
+NAMES = [
+    "exp",
+    "tanh",
+    "sigmoid",
+    "reduce_add",
+    "reduce_max",
+    "through_bf16",
+    "through_f16",
+    "through_i32",
+    "first_five",
+    "exchange_pairs",
+]
 
 SPECIAL = np.array(
     [0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 5.9e-8, 6.1e-5, 65504, 65519,

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.kernels import reference
 
 from kokuban.kernels.rms_norm import rms_norm
-from tests.kernels import reference
 
 
 def normed(

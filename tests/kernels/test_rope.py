@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.kernels import reference
 
 from kokuban.kernels.rope import rope, rope_table
-from tests.kernels import reference
 
 POSITIONS = np.array([0, 1, 119, 4095], np.int32)
 

@@ -46,7 +46,8 @@ def _check_batch(batch: AttentionBatch, num_rows: int) -> None:
     check_vector("query_start", batch.query_start, np.int32, num_requests + 1)
     if batch.query_start[0] != 0 or batch.query_start[-1] != num_rows:
         raise ValueError(
-            f"query_start goes from {batch.query_start[0]} to {batch.query_start[-1]}, not 0 to {num_rows}"
+            f"query_start goes from {batch.query_start[0]} to {batch.query_start[-1]}, "
+            f"not 0 to {num_rows}"
         )
     lens = np.diff(batch.query_start)
     if (lens < 0).any() or (lens > batch.context_lens).any():

@@ -1,4 +1,7 @@
-"""Stores K and V of tokens in the KV pool. The contract stands in csrc/kernels/kv_write/kv_write.h."""
+"""Stores K and V of tokens in the KV pool.
+
+The contract stands in csrc/kernels/kv_write/kv_write.h.
+"""
 
 from typing import Protocol
 
