@@ -132,13 +132,13 @@ async def test_more_streams_than_the_pool_holds_all_end_as_alone(url: str) -> No
 
         async def text(i: int) -> str:
             stream = await client.completions.create(
-                model="tiny", prompt=f"number {i} " * (1 + i % 5), max_tokens=40 + 3 * i,
+                model="tiny", prompt=f"number {i} " * (1 + i % 5), max_tokens=40 + 3 * (i % 24),
                 temperature=i % 2, seed=i, stream=True, extra_body={"ignore_eos": True},
             )  # fmt: skip
             return "".join([event.choices[0].text async for event in stream])
 
-        alone = [await text(i) for i in range(24)]
-        together = await asyncio.gather(*(text(i) for i in range(24)))
+        alone = [await text(i) for i in range(64)]
+        together = await asyncio.gather(*(text(i) for i in range(64)))
 
     assert together == alone
     stats = httpx.get(f"{url}/stats").json()
