@@ -15,7 +15,7 @@ namespace kokuban {
 namespace {
 
 constexpr int kMaxRows = 4;
-constexpr int kFusedRows = 4;
+constexpr int kFusedRows = 8;
 constexpr int kMaxFloatRows = 4;
 constexpr int kFloatChains = 4;
 constexpr bool kCentresBytes = true;
