@@ -77,8 +77,7 @@ async def generate(
     Raises:
         Overloaded, RequestError: the engine refused the requests; none of them runs.
     """
-    check_vocabulary(params, engine.info.vocab_size)
-    _check_prompt(prompt_token_ids, engine.info.vocab_size)
+    _check_ids(prompt_token_ids, params, engine.info.vocab_size)
     own_ends = () if params.ignore_eos else end_token_ids
     first = Request(
         id=RequestId(request_id or secrets.token_hex(12)),
@@ -107,8 +106,9 @@ async def generate(
                 return
 
 
-def _check_prompt(token_ids: Sequence[int], vocab_size: int) -> None:
+def _check_ids(token_ids: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
     """An id that the embedding has no row for must never reach a step."""
+    check_vocabulary(params, vocab_size)
     for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
         if not 0 <= token_id < vocab_size:
             raise RequestError(

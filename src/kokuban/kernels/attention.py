@@ -87,6 +87,13 @@ def _query_group(num_query_heads: int, layout: KvNumbers) -> int:
     return num_query_heads // layout.num_kv_heads
 
 
+def _check_limits(window: int | None, softcap: float | None) -> None:
+    if window is not None and window < 1:
+        raise ValueError(f"window={window} is below 1; None means no window")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap={softcap} is not above 0; None means no soft-cap")
+
+
 def attention(
     q: Floats,
     pool: Pool,
@@ -127,10 +134,7 @@ def attention(
     check_matrix("out", out, cols=num_query_heads * layout.head_dim, written=True)
     check_matrix("q", q, rows=out.shape[0], cols=out.shape[1])
     check_pool(pool, layer, layout)
-    if window is not None and window < 1:
-        raise ValueError(f"window={window} is below 1; None means no window")
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap={softcap} is not above 0; None means no soft-cap")
+    _check_limits(window, softcap)
     _check_batch(batch, q.shape[0])
     _check_tables(batch, layout, pool.shape[0], window)
     _native.attention(
