@@ -130,8 +130,8 @@ async function answer(turns, signal) {
     for await (const event of events(response)) {
       if (event.error) throw new Error(event.error.message);
       finish = event.choices[0]?.finish_reason ?? finish;
-      append(body, event.choices[0]?.delta.content ?? "");
       if (event.usage) report(event.usage, finish, start);
+      append(body, event.choices[0]?.delta.content ?? "");
     }
   } finally {
     reply.content = body.textContent;
