@@ -1,0 +1,53 @@
+"""docs/cli.md names every command and option that there is, and none that there is not."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from kokuban.cli import app
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+
+
+def commands(prefix: str = "", command: Any = None) -> Iterator[tuple[str, list[str]]]:
+    """Full names of all commands, with the names of their options."""
+    command = typer.main.get_command(app) if command is None else command
+    if children := getattr(command, "commands", None):
+        for name, child in children.items():
+            yield from commands(f"{prefix} {name}".strip(), child)
+    else:
+        yield prefix, [name for param in command.params for name in param.opts if name[0] == "-"]
+
+
+COMMANDS = dict(commands())
+
+
+def section_of(command: str) -> str:
+    """The section whose title lists the command, or the group that it is in."""
+    name = command.split()[0]
+    [text] = [text for title, text in SECTIONS.items() if name in title.split(", ")]
+    return text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_document_has_every_option_of_a_command(command: str) -> None:
+    text = section_of(command)
+
+    missing = [name for name in COMMANDS[command] if f"`{name}`" not in text]
+
+    assert f"kokuban {command}" in text
+    assert missing == []
+
+
+def test_the_document_has_no_option_that_does_not_exist() -> None:
+    known = {name for names in COMMANDS.values() for name in names} | {"--help", "--version", "-h"}
+
+    named = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", TEXT))
+
+    assert named - known == set()
+    assert len(named) > 20, "the test does not see options any more"
