@@ -19,6 +19,9 @@ from kokuban.kvcache.blocks import first_needed
 from kokuban.kvcache.pool import BlockContent, BlockPool, Run
 from kokuban.kvcache.prefix import KeyChain
 
+_PIECE = 64
+"""Blocks that are looked up at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
@@ -69,12 +72,14 @@ class PrefixFinder:
         """The longest beginning of the sequence; without a chain, nothing."""
         if chain is None:
             return CachedPrefix(0, ((),) * len(self._windows))
-        count = self._num_whole_blocks(chain, token_ids)
+        hits = self._hits(chain, token_ids)
+        count = self._num_whole_blocks(hits)
+        behind = [self._num_behind(window, count) for window in self._windows]
         whole = CachedPrefix(
             count * self._block_size,
             tuple(
-                self._whole_blocks(group, chain, token_ids, count)
-                for group in range(len(self._windows))
+                (NO_BLOCK,) * num + tuple(blocks[num:count])
+                for num, blocks in zip(behind, hits, strict=True)
             ),
         )
         runs = self._runs(chain, token_ids, count) if self._partial_tails else []
@@ -88,25 +93,54 @@ class PrefixFinder:
             tail_sources=tuple(run.block for run in runs),
         )
 
-    def _num_whole_blocks(self, chain: KeyChain, token_ids: Sequence[int]) -> int:
-        longest = (len(token_ids) - 1) // self._block_size
+    def _hits(self, chain: KeyChain, token_ids: Sequence[int]) -> list[list[BlockId]]:
+        """For each group the blocks that it has, of those that every full group has from the start.
+
+        NO_BLOCK for a block that a window group lacks.
+        """
+        limit = (len(token_ids) - 1) // self._block_size
+        hits: list[list[BlockId]] = [[] for _ in self._windows]
         for group, window in enumerate(self._windows):
             if window is None:
-                longest = self._num_leading_hits(group, chain, token_ids, longest)
-        windows = [window for window in self._windows if window is not None]
-        hits_in_a_row = [
-            self._hits_in_a_row(group, chain, token_ids, longest)
-            for group, window in enumerate(self._windows)
+                hits[group] = self._leading_hits(group, chain, token_ids, limit)
+                limit = len(hits[group])
+        for group, window in enumerate(self._windows):
+            if window is not None:
+                hits[group] = self._pool.hits(group, chain.keys(token_ids, limit))
+        return hits
+
+    def _leading_hits(
+        self, group: int, chain: KeyChain, token_ids: Sequence[int], limit: int
+    ) -> list[BlockId]:
+        """Blocks from the start. Makes few keys beyond the first miss: a new prompt may be long."""
+        found: list[BlockId] = []
+        while len(found) < limit:
+            keys = chain.keys(token_ids, min(limit, len(found) + _PIECE))[len(found) :]
+            more = self._pool.leading_hits(group, keys)
+            found += more
+            if len(more) < len(keys):
+                break
+        return found
+
+    def _num_whole_blocks(self, hits: Sequence[Sequence[BlockId]]) -> int:
+        """The longest prefix that every group could go on from."""
+        windows = [
+            (window, _num_in_a_row(blocks))
+            for window, blocks in zip(self._windows, hits, strict=True)
             if window is not None
         ]
-        for count in range(longest, 0, -1):
+        for count in range(min(map(len, hits)), 0, -1):
             if all(
-                hits[count]
-                >= count - first_needed(count * self._block_size, window, self._block_size)
-                for hits, window in zip(hits_in_a_row, windows, strict=True)
+                row[count] >= count - self._num_behind(window, count) for window, row in windows
             ):
                 return count
         return 0
+
+    def _num_behind(self, window: int | None, count: int) -> int:
+        """Of `count` whole blocks, those that lie wholly behind the window."""
+        if window is None:
+            return 0
+        return first_needed(count * self._block_size, window, self._block_size)
 
     def _runs(self, chain: KeyChain, token_ids: Sequence[int], index: int) -> list[Run]:
         """For each group the cached block most like block `index`; empty if one has none."""
@@ -123,39 +157,10 @@ class PrefixFinder:
             runs.append(run)
         return runs
 
-    def _lookup(
-        self, group: int, chain: KeyChain, token_ids: Sequence[int], index: int
-    ) -> BlockId | None:
-        return self._pool.lookup(BlockContent(group, chain.key(token_ids, index)))
 
-    def _num_leading_hits(
-        self, group: int, chain: KeyChain, token_ids: Sequence[int], limit: int
-    ) -> int:
-        for index in range(limit):
-            if self._lookup(group, chain, token_ids, index) is None:
-                return index
-        return limit
-
-    def _hits_in_a_row(
-        self, group: int, chain: KeyChain, token_ids: Sequence[int], limit: int
-    ) -> list[int]:
-        """Entry i: how many blocks in a row, the last of them block i - 1, the group has cached."""
-        counts = [0]
-        for index in range(limit):
-            hit = self._lookup(group, chain, token_ids, index) is not None
-            counts.append(counts[-1] + 1 if hit else 0)
-        return counts
-
-    def _whole_blocks(
-        self, group: int, chain: KeyChain, token_ids: Sequence[int], count: int
-    ) -> tuple[BlockId, ...]:
-        window = self._windows[group]
-        behind = 0
-        if window is not None:
-            behind = first_needed(count * self._block_size, window, self._block_size)
-        blocks = [NO_BLOCK] * behind
-        for index in range(behind, count):
-            block = self._lookup(group, chain, token_ids, index)
-            assert block is not None, "a block that was just found is gone"
-            blocks.append(block)
-        return tuple(blocks)
+def _num_in_a_row(blocks: Sequence[BlockId]) -> list[int]:
+    """Entry i: how many blocks in a row, the last of them block i - 1, are there."""
+    counts = [0]
+    for block in blocks:
+        counts.append(0 if block == NO_BLOCK else counts[-1] + 1)
+    return counts

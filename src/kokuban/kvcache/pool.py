@@ -9,11 +9,11 @@ never eviction, and a pool that looks full of old content is as usable as an emp
 
 import bisect
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, NewType
 
 from kokuban.core.errors import OutOfBlocks
-from kokuban.core.request import BlockId
+from kokuban.core.request import NO_BLOCK, BlockId
 
 BlockKey = NewType("BlockKey", bytes)
 """Names the content of a full block and of all before it; made by `kvcache.prefix`."""
@@ -115,6 +115,20 @@ class BlockPool:
     def lookup(self, content: BlockContent) -> BlockId | None:
         """The block that has `content`, held or free. The caller must `retain` it to use it."""
         return self._by_content.get(content)
+
+    def leading_hits(self, group: int, keys: Sequence[BlockKey]) -> list[BlockId]:
+        """The blocks of one group that have these contents, up to the first that none has."""
+        found = []
+        for key in keys:
+            block = self._by_content.get(BlockContent(group, key))
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def hits(self, group: int, keys: Sequence[BlockKey]) -> list[BlockId]:
+        """For each content of one group the block that has it, or NO_BLOCK."""
+        return [self._by_content.get(BlockContent(group, key), NO_BLOCK) for key in keys]
 
     def longest_run(self, parent: BlockContent, token_ids: tuple[int, ...]) -> Run | None:
         """The child of `parent` that begins most like `token_ids`; None if none has the first.

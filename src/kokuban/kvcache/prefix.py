@@ -89,17 +89,25 @@ class KeyChain:
             token_ids: the sequence; tokens that an earlier call has seen must not have changed.
             index: logical block, from 0. Costs time for blocks not reached before only.
         """
-        size = self._space.block_size
-        assert (index + 1) * size <= len(token_ids), "only a full block has a key"
-        for block in range(len(self._keys), index + 1):
-            block_tokens = token_ids[block * size : (block + 1) * size]
-            self._parent = self._space.child(self._parent, block_tokens)
-            self._keys.append(self._parent)
+        self._extend(token_ids, index + 1)
         return self._keys[index]
+
+    def keys(self, token_ids: Sequence[int], count: int) -> list[BlockKey]:
+        """Keys of the first `count` full blocks, as `key` gives them."""
+        self._extend(token_ids, count)
+        return self._keys[:count]
 
     def parent(self, token_ids: Sequence[int], index: int) -> BlockKey:
         """Key of the block before block `index`, which need not be full; the root for index 0."""
         return self.key(token_ids, index - 1) if index else self._root
+
+    def _extend(self, token_ids: Sequence[int], count: int) -> None:
+        size = self._space.block_size
+        assert count * size <= len(token_ids), "only a full block has a key"
+        for block in range(len(self._keys), count):
+            block_tokens = token_ids[block * size : (block + 1) * size]
+            self._parent = self._space.child(self._parent, block_tokens)
+            self._keys.append(self._parent)
 
 
 def _encode_bytes(value: bytes) -> bytes:
