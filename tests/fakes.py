@@ -22,6 +22,7 @@ def make_request(
     priority: int = 0,
     deadline_s: float | None = None,
     tenant: str = "",
+    cache_scope: str = "",
 ) -> Request:
     """A request whose prompt, unless given, is its own: no other name has the same tokens."""
     if prompt is None:
@@ -41,6 +42,7 @@ def make_request(
         priority=priority,
         deadline_s=deadline_s,
         tenant=tenant,
+        cache_scope=cache_scope,
     )
 
 
@@ -84,9 +86,10 @@ class _Row:
 class FakeRunner:
     """Runs step plans on a KV cache that holds token ids, and checks that the plans make sense.
 
-    A step first writes the tokens of its chunks into their slots, then reads every sampling
-    request's whole sequence back through its block tables. So a table that is wrong, a block that
-    two requests write or one that was given away too early changes the text, or trips an assert.
+    A step first copies blocks, in order, then writes the tokens of its chunks into their slots,
+    then reads every sampling request's whole sequence back through its block tables. So a table
+    that is wrong, a block that two requests write or one that was given away too early changes the
+    text, or trips an assert.
 
     Args:
         block_size: token slots in a block.
@@ -112,6 +115,8 @@ class FakeRunner:
 
     def run(self, plan: StepPlan) -> StepResult:
         self._update_rows(plan)
+        for source, target in plan.copies:
+            self._copy(source, target)
         for chunk in plan.chunks:
             self._write(chunk)
         outputs = {}
@@ -134,6 +139,13 @@ class FakeRunner:
             tables = self._rows[chunk.request_id].tables
             for table, new in zip(tables, chunk.new_block_ids, strict=True):
                 table.extend(new)
+
+    def _copy(self, source: BlockId, target: BlockId) -> None:
+        assert source != target, "a block is copied onto itself"
+        for offset in range(self._block_size):
+            self._slots.pop((target, offset), None)
+            if (slot := self._slots.get((source, offset))) is not None:
+                self._slots[target, offset] = slot
 
     def _write(self, chunk: Chunk) -> None:
         row = self._rows[chunk.request_id]

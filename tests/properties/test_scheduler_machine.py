@@ -43,7 +43,7 @@ class AnyHistory(RuleBasedStateMachine):
         token_budget=st.sampled_from([4, 8, 40, 500]),
         max_prefill=st.sampled_from([None, 3, 30]),
         max_skips=st.integers(0, 3),
-        prefix_cache=st.booleans(),
+        prefix_cache=st.sampled_from(["off", "whole blocks", "on", "on"]),
     )
     def begin(
         self,
@@ -52,7 +52,7 @@ class AnyHistory(RuleBasedStateMachine):
         token_budget: int,
         max_prefill: int | None,
         max_skips: int,
-        prefix_cache: bool,
+        prefix_cache: str,
     ) -> None:
         self.config = SchedulerConfig(
             token_budget=token_budget,
@@ -67,9 +67,10 @@ class AnyHistory(RuleBasedStateMachine):
             self.pool,
             block_size=BLOCK_SIZE,
             windows=windows,
-            key_space=SPACE if prefix_cache else None,
+            key_space=SPACE if prefix_cache != "off" else None,
+            partial_tails=prefix_cache == "on",
         )
-        self.prefix_cache = prefix_cache
+        self.prefix_cache = prefix_cache != "off"
         self.scheduler = Scheduler(self.config, self.manager, max_context_tokens=150)
         self.runner = FakeRunner(BLOCK_SIZE, windows)
         self.now_s = 0.0
@@ -86,6 +87,8 @@ class AnyHistory(RuleBasedStateMachine):
         scores=st.booleans(),
         priority=st.integers(0, 1),
         tenant=st.sampled_from("ab"),
+        scope=st.sampled_from(["", "", "salt"]),
+        follows=st.none() | st.tuples(st.integers(0, 5), st.integers(1, 90)),
         patience_s=st.sampled_from([None, None, 3.0]),
     )
     def add(
@@ -96,10 +99,14 @@ class AnyHistory(RuleBasedStateMachine):
         scores: bool,
         priority: int,
         tenant: str,
+        scope: str,
+        follows: tuple[int, int] | None,
         patience_s: float | None,
     ) -> None:
         name = f"r{len(self.requests)}"
         own = make_request(name, num_own).prompt_token_ids
+        if follows is not None:
+            preamble = self._beginning(*follows)
         request = make_request(
             name,
             prompt=[*preamble, *own],
@@ -108,6 +115,7 @@ class AnyHistory(RuleBasedStateMachine):
             arrival_s=self.now_s,
             priority=priority,
             tenant=tenant,
+            cache_scope=scope,
             deadline_s=None if patience_s is None else self.now_s + patience_s,
         )
         try:
@@ -178,6 +186,19 @@ class AnyHistory(RuleBasedStateMachine):
         assert self.pool.num_free == self.pool.num_blocks
         assert self.scheduler.stats().running == self.scheduler.stats().waiting == 0
 
+    @rule()
+    def forget_what_is_cached(self) -> None:
+        self.manager.forget_free()
+
+    def _beginning(self, index: int, num_tokens: int) -> list[int]:
+        """Of an earlier request's prompt and text, cut anywhere."""
+        earlier = list(self.requests)[-6:][index : index + 1]
+        return [
+            token
+            for request_id in earlier
+            for token in (*self.requests[request_id].prompt_token_ids, *self.said[request_id])
+        ][:num_tokens]
+
     def _check_plan(self, plan: StepPlan) -> None:
         assert 0 < plan.num_tokens <= self.config.token_budget
         assert len({chunk.request_id for chunk in plan.chunks}) == len(plan.chunks)
@@ -189,6 +210,9 @@ class AnyHistory(RuleBasedStateMachine):
         )
         assert prefill <= (self.config.max_prefill_tokens or self.config.token_budget)
         assert not (plan.preempted and plan.admitted)
+        new = {block for chunk in plan.chunks for group in chunk.new_block_ids for block in group}
+        assert {copy.target for copy in plan.copies} <= new, "a copy into somebody's block"
+        assert self.prefix_cache or not plan.copies
         assert set(plan.preempted) <= set(plan.ended)
 
     def _take(self, events: list[TokenEvent]) -> None:

@@ -59,6 +59,7 @@ class FakeEngine:
         self.submitted: list[Request] = []
         self.dead = False
         self.said = 0
+        self.resets = 0
         self._seats = asyncio.Semaphore(seats)
         self._free = seats
         self._max_waiting = max_waiting
@@ -96,6 +97,12 @@ class FakeEngine:
             num_blocks=8,
             output_tokens=self.said,
         )
+
+    async def reset_prefix_cache(self) -> int:
+        if self.dead:
+            raise StepFailed("the engine has stopped")
+        self.resets += 1
+        return 5
 
     def alive(self) -> bool:
         return not self.dead

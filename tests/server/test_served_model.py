@@ -71,8 +71,8 @@ def test_a_stream_gives_what_the_whole_answer_gives(client: OpenAI) -> None:
 
     text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
     assert text == whole.choices[0].message.content
-    assert events[-1].usage == whole.usage
-    assert whole.usage.completion_tokens == 12
+    assert events[-1].usage.completion_tokens == whole.usage.completion_tokens == 12
+    assert events[-1].usage.prompt_tokens == whole.usage.prompt_tokens
     assert whole.choices[0].finish_reason == "length"
 
 
@@ -166,3 +166,27 @@ def test_a_client_that_goes_away_frees_its_blocks(url: str) -> None:
             break
     assert stats["running"] == 0
     assert stats["free_blocks"] == 24
+
+
+def test_a_prompt_comes_from_the_cache_of_its_own_salt_only(client: OpenAI, url: str) -> None:
+    def usage(salt: str | None) -> tuple[str, int, int]:
+        answer = client.completions.create(
+            model="tiny", prompt="once upon a time there was a salt", max_tokens=8, temperature=0,
+            extra_body={"ignore_eos": True, "cache_salt": salt},
+        )  # fmt: skip
+        details = answer.usage.prompt_tokens_details
+        return answer.choices[0].text, answer.usage.prompt_tokens, details.cached_tokens
+
+    def hits() -> float:
+        text = httpx.get(f"{url}/metrics").text
+        return float(re.search(r"^kokuban:prefix_cache_hits_total\{.*\} (\S+)$", text, re.M)[1])
+
+    before = hits()
+    found = [usage(salt) for salt in ("one", "two", "one", None)]
+    assert httpx.post(f"{url}/reset_prefix_cache").json()["forgotten_blocks"] > 0
+    found += [usage("one")]
+
+    text, prompt_tokens, _ = found[0]
+    assert [each[0] for each in found] == [text] * 5
+    assert [each[2] for each in found] == [0, 0, prompt_tokens - 1, 0, 0]
+    assert hits() - before == prompt_tokens - 1

@@ -40,6 +40,12 @@ Threads = Annotated[int, typer.Option(help="Threads that compute. 0: the CPUs of
 Quantize = Annotated[
     str, typer.Option(help="Quantise 16- and 32-bit weights at load: none, int8 or int4.")
 ]
+NoPrefixCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-prefix-cache", help="Compute every prompt from its start; keep no KV for later."
+    ),
+]
 MaxTokens = Annotated[int, typer.Option(help="Most new tokens of an answer.")]
 Temperature = Annotated[float, typer.Option(help="0 always takes the most likely token.")]
 Seed = Annotated[int | None, typer.Option(help="Same seed, same text.")]
@@ -60,6 +66,7 @@ class EngineOptions:
     kv_memory: str | None = None
     threads: int = 0
     quantize: str = "none"
+    no_prefix_cache: bool = False
     served_name: str | None = None
 
     def scheduler(self) -> SchedulerConfig:
@@ -74,6 +81,7 @@ class EngineOptions:
             max_waiting_requests=self.max_waiting_requests,
             block_size=self.block_size,
             max_context_tokens=self.max_context_tokens,
+            prefix_cache=not self.no_prefix_cache,
         )
 
     def runtime(self) -> RuntimeConfig:

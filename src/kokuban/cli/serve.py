@@ -59,6 +59,7 @@ def serve(
     kv_memory: options.KvMemory = None,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    no_prefix_cache: options.NoPrefixCache = False,
     served_model_name: ServedModelName = None,
     api_key: ApiKey = None,
     no_auth: NoAuth = False,

@@ -30,6 +30,9 @@ class SchedulerConfig:
     block_size: int = 16
     """Tokens in a KV block."""
 
+    prefix_cache: bool = True
+    """Whether KV that was computed is kept and found again by requests that begin the same."""
+
     max_context_tokens: int = 0
     """Prompt and output of one request together. 0: what the model and the pool allow."""
 

@@ -54,4 +54,7 @@ class Request:
     """Time on the engine's clock after which a waiting request is refused rather than begun."""
 
     tenant: str = ""
-    """Who pays: fair shares and, later, cache isolation go by it."""
+    """Who pays: fair shares go by it, and nobody is given KV that another tenant has computed."""
+
+    cache_scope: str = ""
+    """Parts the tenant's prefix cache further: requests share KV only within one scope."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
-from kokuban.core.env import max_isa, omp_num_threads
+from kokuban.core.env import cache_dir, max_isa, omp_num_threads
+from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
 from kokuban.engine.thread import EngineThread
@@ -18,6 +19,7 @@ from kokuban.kernels.native import isa_name, make_threads
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
+from kokuban.kvcache.prefix import KeySpace
 from kokuban.kvcache.storage import KvStorage
 from kokuban.models.registry import build_program
 from kokuban.observe.clock import SystemClock
@@ -97,8 +99,27 @@ def build_engine(
         threads=threads,
         isa=isa_name(isa_cap),
         token_budget=scheduler.token_budget,
+        prefix_cache=scheduler.prefix_cache,
     )
-    core = _core(program, weights, layout, budget, scheduler, pool, isa_cap, text.tokenizer)
+    key_space = None
+    if scheduler.prefix_cache:
+        key_space = make_key_space(
+            directory=cache_dir(),
+            model_digest=source.digest(),
+            program=program,
+            layout=layout,
+            isa=info.isa,
+            quantize=runtime.quantize,
+            max_context_tokens=budget.max_context_tokens,
+        )
+    manager = _manager(program.kv, layout, budget, key_space)
+    executor = _executor(program, weights, layout, budget, pool, isa_cap, text.tokenizer)
+    core = EngineCore(
+        Scheduler(scheduler, manager, max_context_tokens=budget.max_context_tokens),
+        manager,
+        executor,
+        SystemClock(),
+    )
     client = EngineThread(core, info)
     ends = text.tokenizer.end_ids | source.end_token_ids
     return Engine(client, text.tokenizer, text.chat_template, ends)
@@ -143,21 +164,24 @@ def _kv_budget(
     )
 
 
-def _core(
+def _manager(kv: KvSpec, layout: KvLayout, budget: KvBudget, key_space: KeySpace | None) -> Manager:
+    return Manager(
+        BlockPool(budget.num_blocks),
+        block_size=layout.block_size,
+        windows=[group.window for group in kv.groups],
+        key_space=key_space,
+    )
+
+
+def _executor(
     program: Program,
     weights: LoadedWeights,
     layout: KvLayout,
     budget: KvBudget,
-    scheduler: SchedulerConfig,
     pool: Any,
     isa_cap: int,
     tokenizer: Tokenizer,
-) -> EngineCore:
-    manager = Manager(
-        BlockPool(budget.num_blocks),
-        block_size=layout.block_size,
-        windows=[group.window for group in program.kv.groups],
-    )
+) -> NativeExecutor:
     storage = KvStorage(layout, budget.num_blocks)
     executor = NativeExecutor(
         program,
@@ -169,9 +193,4 @@ def _core(
         valid_vocab=min(tokenizer.vocab_size, program.vocab_size),
     )
     storage.populate()
-    return EngineCore(
-        Scheduler(scheduler, manager, max_context_tokens=budget.max_context_tokens),
-        manager,
-        executor,
-        SystemClock(),
-    )
+    return executor

@@ -31,6 +31,7 @@ class EngineInfo:
     threads: int
     isa: str
     token_budget: int
+    prefix_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,17 @@ class EngineClient(Protocol):
 
     def cancel(self, request_id: RequestId) -> None:
         """Free a request's blocks at the next step. Unknown ids are ignored."""
+        ...
+
+    async def reset_prefix_cache(self) -> int:
+        """Forget, before the next step, all KV that no running request holds.
+
+        Returns:
+            How many blocks could have been hit before.
+
+        Raises:
+            StepFailed, ShuttingDown: the engine has stopped, or is about to.
+        """
         ...
 
     def stats(self) -> EngineStats: ...

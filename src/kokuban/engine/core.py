@@ -21,7 +21,7 @@ class EngineCore:
     """The loop's body. One thread calls it.
 
     Args:
-        manager: the scheduler's own; asked for counts only.
+        manager: the scheduler's own; asked for counts, and to forget what is cached.
     """
 
     def __init__(
@@ -48,6 +48,10 @@ class EngineCore:
     def cancel(self, request_id: RequestId) -> None:
         """Forget a request; unknown ids are ignored."""
         self._scheduler.cancel(request_id)
+
+    def reset_prefix_cache(self) -> int:
+        """Forget the content of free blocks; returns how many had one."""
+        return self._manager.forget_free()
 
     @property
     def idle(self) -> bool:

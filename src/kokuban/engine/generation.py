@@ -57,6 +57,7 @@ async def generate(
     continues: bool = False,
     priority: int = 0,
     tenant: str = "",
+    cache_scope: str = "",
     deadline_s: float | None = None,
 ) -> AsyncGenerator[TextDelta]:
     """Generate `params.n` continuations of a prompt.
@@ -72,7 +73,7 @@ async def generate(
         end_token_ids: the model's own end-of-text tokens; `params.ignore_eos` sets them aside.
         continues: the text goes on from the prompt (a raw completion, a continued message), so
             that a space in front of its first word is its own.
-        priority, tenant, deadline_s: see `core.Request`.
+        priority, tenant, cache_scope, deadline_s: see `core.Request`.
 
     Raises:
         Overloaded, RequestError: the engine refused the requests; none of them runs.
@@ -86,6 +87,7 @@ async def generate(
         end_token_ids=frozenset((*params.stop_token_ids, *own_ends)),
         priority=priority,
         tenant=tenant,
+        cache_scope=cache_scope,
         deadline_s=deadline_s,
     )
     requests = _choices(first, params.n)

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from kokuban.core.errors import KokubanError, ShuttingDown, StepFailed
@@ -31,6 +32,13 @@ class Submission:
     box: "Mailbox"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reset:
+    """In the inbox: forget what is cached, and tell how much it was."""
+
+    done: Future[int]
+
+
 @dataclass(slots=True, eq=False)
 class Mailbox:
     """Where the events of one group of requests arrive, on the loop of whoever submitted them."""
@@ -47,8 +55,8 @@ class EngineThread:
     def __init__(self, core: EngineCore, info: EngineInfo) -> None:
         self._core = core
         self._info = info
-        self._inbox: deque[Submission | RequestId] = deque()
-        """Submissions, and ids to cancel."""
+        self._inbox: deque[Submission | Reset | RequestId] = deque()
+        """Submissions, resets, and ids to cancel."""
 
         self._wake = threading.Condition()
         self._stopping = False
@@ -72,12 +80,16 @@ class EngineThread:
     def cancel(self, request_id: RequestId) -> None:
         self._put_in(request_id)
 
+    async def reset_prefix_cache(self) -> int:
+        """See `EngineClient.reset_prefix_cache`."""
+        self._check_running()
+        reset = Reset(Future())
+        self._put_in(reset)
+        return await asyncio.wrap_future(reset.done)
+
     async def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
         """See `EngineClient.submit`."""
-        if self._stopping:
-            raise ShuttingDown("the engine is shutting down; try another server")
-        if not self.alive():
-            raise StepFailed("the engine has stopped after an internal error; see the server's log")
+        self._check_running()
         box = Mailbox(asyncio.get_running_loop(), {request.id for request in requests})
         self._put_in(Submission(requests, box))
         try:
@@ -105,13 +117,19 @@ class EngineThread:
             self._wake.notify()
         self._thread.join()
 
-    def _put_in(self, what: Submission | RequestId) -> None:
+    def _check_running(self) -> None:
+        if self._stopping:
+            raise ShuttingDown("the engine is shutting down; try another server")
+        if not self.alive():
+            raise StepFailed("the engine has stopped after an internal error; see the server's log")
+
+    def _put_in(self, what: Submission | Reset | RequestId) -> None:
         with self._wake:
             ended = self._ended
             if not ended:
                 self._inbox.append(what)
                 self._wake.notify()
-        if ended and isinstance(what, Submission):
+        if ended:
             self._refuse(what)
 
     # Below: the engine thread only.
@@ -141,7 +159,11 @@ class EngineThread:
                     self._wake.wait()
         return not self._stopping
 
-    def _take(self, core: EngineCore, what: Submission | RequestId) -> None:
+    def _take(self, core: EngineCore, what: Submission | Reset | RequestId) -> None:
+        if isinstance(what, Reset):
+            if what.done.set_running_or_notify_cancel():
+                what.done.set_result(core.reset_prefix_cache())
+            return
         if not isinstance(what, Submission):
             core.cancel(what)
             self._mailboxes.pop(what, None)
@@ -155,8 +177,12 @@ class EngineThread:
             self._mailboxes[request.id] = what.box
         self._post([(what.box, None)])
 
-    def _refuse(self, submission: Submission) -> None:
-        self._post([(submission.box, StepFailed("the engine has stopped; see the server's log"))])
+    def _refuse(self, what: Submission | Reset | RequestId) -> None:
+        error = StepFailed("the engine has stopped; see the server's log")
+        if isinstance(what, Submission):
+            self._post([(what.box, error)])
+        elif isinstance(what, Reset) and what.done.set_running_or_notify_cancel():
+            what.done.set_exception(error)
 
     def _deliver(self, events: Sequence[TokenEvent]) -> None:
         if not events:
@@ -193,9 +219,7 @@ class EngineThread:
             ]
         )
         while self._inbox:
-            what = self._inbox.popleft()
-            if isinstance(what, Submission):
-                self._refuse(what)
+            self._refuse(self._inbox.popleft())
 
 
 def _put(letters: Sequence[tuple[Mailbox, News]]) -> None:

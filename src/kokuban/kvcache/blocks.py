@@ -36,3 +36,12 @@ def locate(block_table: Sequence[BlockId], position: int, block_size: int) -> Sl
     """The slot of the token at `position` of its sequence, found through its block table."""
     logical_block, offset = divmod(position, block_size)
     return Slot(block_table[logical_block], offset)
+
+
+def first_needed(num_computed: int, window: int, block_size: int) -> int:
+    """Logical block of the first token that token `num_computed` looks back to.
+
+    Args:
+        window: tokens that it sees, itself included.
+    """
+    return max(0, num_computed - window + 1) // block_size

@@ -14,23 +14,13 @@ in none. A group with a window gives back the blocks that lie wholly behind it, 
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
-from kokuban.kvcache.blocks import max_blocks_touched, num_blocks_for
-from kokuban.kvcache.pool import BlockContent, BlockPool
+from kokuban.core.step import BlockCopy
+from kokuban.kvcache.blocks import first_needed, max_blocks_touched, num_blocks_for
+from kokuban.kvcache.cached import CachedPrefix, PrefixFinder
+from kokuban.kvcache.pool import BlockContent, BlockPool, Child
 from kokuban.kvcache.prefix import KeyChain, KeySpace
-
-
-@dataclass(frozen=True, slots=True)
-class CachedPrefix:
-    """The longest beginning of a sequence that all groups still have in the pool."""
-
-    num_tokens: int
-    """Whole blocks of it, and never the last token: that one must be computed for its logits."""
-
-    block_ids: tuple[tuple[BlockId, ...], ...]
-    """For each group; NO_BLOCK for what lies behind its window. `begin` is what holds them."""
 
 
 class _Table:
@@ -46,6 +36,9 @@ class _Table:
 
         self.num_published = 0
         """Logical blocks that have been published."""
+
+        self.num_computed = 0
+        """Tokens that `advance` was told of."""
 
         self.chain = chain
 
@@ -66,6 +59,7 @@ class Manager:
         block_size: token slots in a block.
         windows: for each KV group the tokens it looks back, its own included; None: all of them.
         key_space: switches the prefix cache on, and names what it holds.
+        partial_tails: whether a hit may end inside a block, which is copied then.
     """
 
     def __init__(
@@ -75,6 +69,7 @@ class Manager:
         block_size: int,
         windows: Sequence[int | None] = (None,),
         key_space: KeySpace | None = None,
+        partial_tails: bool = True,
     ) -> None:
         assert windows, "a model has at least one KV group"
         assert all(window is None or window >= 1 for window in windows), f"windows {windows}"
@@ -83,6 +78,10 @@ class Manager:
         self._block_size = block_size
         self._windows = tuple(windows)
         self._key_space = key_space
+        self._partial_tails = partial_tails
+        self._finder = PrefixFinder(
+            pool, block_size=block_size, windows=windows, partial_tails=partial_tails
+        )
         self._tables: dict[RequestId, _Table] = {}
 
     @property
@@ -150,54 +149,57 @@ class Manager:
             if block != NO_BLOCK
         )
 
+    def num_lent(self, cached: CachedPrefix) -> int:
+        """Free blocks that `begin` holds while it copies from them, beside those it keeps."""
+        return sum(self._pool.num_holders(block) == 0 for block in cached.tail_sources)
+
+    @property
+    def index_version(self) -> int:
+        """While it stays the same, `find_cached_prefix` finds the same."""
+        return self._pool.index_version
+
+    def forget_free(self) -> int:
+        """Forget what free blocks hold; returns how many could have been hit."""
+        return self._pool.forget_free()
+
     def block_table(self, request_id: RequestId, group: int = 0) -> tuple[BlockId, ...]:
         """The request's block ids in sequence order; NO_BLOCK behind the group's window."""
         return tuple(self._tables[request_id].groups[group])
 
-    def make_chain(self, tenant: str) -> KeyChain | None:
-        """Keys for one sequence of this tenant; None without a prefix cache."""
-        return None if self._key_space is None else KeyChain(self._key_space, tenant)
+    def make_chain(self, tenant: str, scope: str = "") -> KeyChain | None:
+        """Keys for one sequence of this tenant and scope; None without a prefix cache."""
+        if self._key_space is None:
+            return None
+        return KeyChain(self._key_space, tenant, scope=scope)
 
     def find_cached_prefix(self, chain: KeyChain | None, token_ids: Sequence[int]) -> CachedPrefix:
         """The longest beginning of the sequence that `begin` could start from. Changes nothing."""
-        nothing = CachedPrefix(0, ((),) * self.num_groups)
-        if chain is None:
-            return nothing
-        longest = (len(token_ids) - 1) // self._block_size
-        for group, window in enumerate(self._windows):
-            if window is None:
-                longest = self._num_leading_hits(group, chain, token_ids, longest)
-        runs = [
-            self._hit_runs(group, chain, token_ids, longest)
-            for group, window in enumerate(self._windows)
-            if window is not None
-        ]
-        windows = [window for window in self._windows if window is not None]
-        for count in range(longest, 0, -1):
-            if all(
-                run[count] >= count - self._first_needed(count * self._block_size, window)
-                for run, window in zip(runs, windows, strict=True)
-            ):
-                return self._cached_prefix(chain, token_ids, count)
-        return nothing
+        return self._finder.find(chain, token_ids)
 
     def begin(
         self,
         request_id: RequestId,
         chain: KeyChain | None = None,
         cached: CachedPrefix | None = None,
-    ) -> None:
-        """Open the block tables of a request, which then holds its cached prefix, if any."""
+    ) -> tuple[BlockCopy, ...]:
+        """Open the block tables of a request, which then holds its cached prefix, if any.
+
+        The caller has seen to it that there are free blocks for the tail: see `num_lent`.
+
+        Returns:
+            Copies to be made, in this order, before anything else that the next step writes.
+        """
         assert request_id not in self._tables, f"request {request_id} has a block table already"
-        table = _Table(self.num_groups, chain)
-        if cached is not None:
-            for group, blocks in enumerate(cached.block_ids):
-                table.groups[group].extend(blocks)
-                table.num_behind[group] = blocks.count(NO_BLOCK)
-                for block in blocks[table.num_behind[group] :]:
-                    self._pool.retain(block)
-            table.num_published = table.num_logical
-        self._tables[request_id] = table
+        table = self._tables[request_id] = _Table(self.num_groups, chain)
+        if cached is None:
+            return ()
+        for group, blocks in enumerate(cached.block_ids):
+            table.groups[group].extend(blocks)
+            table.num_behind[group] = blocks.count(NO_BLOCK)
+            for block in blocks[table.num_behind[group] :]:
+                self._pool.retain(block)
+        table.num_published = table.num_logical
+        return self._copy_tail(table, cached.tail_sources)
 
     def num_tokens_fitting(self, request_id: RequestId, num_tokens: int) -> int:
         """Most tokens, up to `num_tokens` in all, that the request can hold with what is free."""
@@ -238,21 +240,28 @@ class Manager:
             token_ids: the sequence, `num_computed` tokens or more; read by the prefix cache only.
         """
         table = self._tables[request_id]
+        table.num_computed = num_computed
         if table.chain is not None:
             self._publish(table, table.chain, num_computed, token_ids)
         for group, window in enumerate(self._windows):
             if window is None:
                 continue
             behind = table.num_behind[group]
-            needed = max(behind, self._first_needed(num_computed, window))
+            needed = max(behind, first_needed(num_computed, window, self._block_size))
             blocks = table.groups[group]
             self._pool.release(reversed(blocks[behind:needed]))
             blocks[behind:needed] = [NO_BLOCK] * (needed - behind)
             table.num_behind[group] = needed
 
-    def release(self, request_id: RequestId) -> None:
-        """Give back all blocks of a request, tail first, and forget its tables."""
+    def release(self, request_id: RequestId, token_ids: Sequence[int] = ()) -> None:
+        """Give back all blocks of a request, tail first, and forget its tables.
+
+        Args:
+            token_ids: the sequence: lets the prefix cache keep its last, partly filled block too.
+        """
         table = self._tables.pop(request_id)
+        if table.chain is not None and token_ids and self._partial_tails:
+            self._publish_tail(table, table.chain, token_ids)
         for blocks, behind in zip(table.groups, table.num_behind, strict=True):
             self._pool.release(reversed(blocks[behind:]))
 
@@ -273,52 +282,42 @@ class Manager:
             counted, known = holders[block], self._pool.num_holders(block)
             assert counted == known, f"block {block} is in {counted} tables but held {known} times"
 
-    def _first_needed(self, num_computed: int, window: int) -> int:
-        """Logical block of the first token that the next one looks back to."""
-        return max(0, num_computed - window + 1) // self._block_size
-
     def _publish(
         self, table: _Table, chain: KeyChain, num_computed: int, token_ids: Sequence[int]
     ) -> None:
         full = num_computed // self._block_size
         for index in range(table.num_published, full):
-            key = chain.key(token_ids, index)
+            key, parent = chain.key(token_ids, index), chain.parent(token_ids, index)
+            block_tokens = tuple(
+                token_ids[index * self._block_size : (index + 1) * self._block_size]
+            )
             for group, blocks in enumerate(table.groups):
-                self._pool.publish(blocks[index], BlockContent(group, key))
+                child = Child(BlockContent(group, parent), block_tokens)
+                self._pool.publish(blocks[index], BlockContent(group, key), child)
         table.num_published = max(table.num_published, full)
 
-    def _lookup(
-        self, group: int, chain: KeyChain, token_ids: Sequence[int], index: int
-    ) -> BlockId | None:
-        return self._pool.lookup(BlockContent(group, chain.key(token_ids, index)))
+    def _publish_tail(self, table: _Table, chain: KeyChain, token_ids: Sequence[int]) -> None:
+        """Make the block that was being filled findable, up to the last token computed."""
+        index, num_tail = divmod(table.num_computed, self._block_size)
+        if num_tail == 0:
+            return
+        parent = chain.parent(token_ids, index)
+        tail = tuple(token_ids[index * self._block_size : table.num_computed])
+        for group, blocks in enumerate(table.groups):
+            self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
 
-    def _num_leading_hits(
-        self, group: int, chain: KeyChain, token_ids: Sequence[int], limit: int
-    ) -> int:
-        for index in range(limit):
-            if self._lookup(group, chain, token_ids, index) is None:
-                return index
-        return limit
+    def _copy_tail(self, table: _Table, sources: Sequence[BlockId]) -> tuple[BlockCopy, ...]:
+        """Append a block for each source, which is to be copied into it.
 
-    def _hit_runs(
-        self, group: int, chain: KeyChain, token_ids: Sequence[int], limit: int
-    ) -> list[int]:
-        """Entry i: how many blocks in a row, the last of them block i - 1, the group has cached."""
-        runs = [0]
-        for index in range(limit):
-            hit = self._lookup(group, chain, token_ids, index) is not None
-            runs.append(runs[-1] + 1 if hit else 0)
-        return runs
-
-    def _cached_prefix(self, chain: KeyChain, token_ids: Sequence[int], count: int) -> CachedPrefix:
-        tables = []
-        for group, window in enumerate(self._windows):
-            num_tokens = count * self._block_size
-            behind = 0 if window is None else self._first_needed(num_tokens, window)
-            blocks = [NO_BLOCK] * behind
-            for index in range(behind, count):
-                block = self._lookup(group, chain, token_ids, index)
-                assert block is not None, "a block that was just found is gone"
-                blocks.append(block)
-            tables.append(tuple(blocks))
-        return CachedPrefix(num_tokens, tuple(tables))
+        Copies run before the step's writes, and in order. So a source is needed only until all
+        targets are taken: whoever gets it afterwards, in the same step perhaps, writes later.
+        """
+        if not sources:
+            return ()
+        for source in sources:
+            self._pool.retain(source)
+        targets = self._pool.allocate(len(sources))
+        self._pool.release(sources)
+        for blocks, target in zip(table.groups, targets, strict=True):
+            blocks.append(target)
+        return tuple(map(BlockCopy, sources, targets))

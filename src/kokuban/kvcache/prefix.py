@@ -1,7 +1,8 @@
 """Names what a full KV block holds, so that another request can find it.
 
 A key is a keyed BLAKE2b digest over the key of the block before it and the token ids of the block;
-the root of the chain is a digest over all that decides the bytes besides the tokens. So two blocks
+the root of the chain is a digest over all that decides the bytes besides the tokens, and over who
+may see them. So two blocks
 have one key only if everything up to the block's end is the same, and the key of a block is the
 same in every process, tier and event that uses one installation's secret.
 
@@ -24,7 +25,7 @@ _BLOCK = b"kokuban.block"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySpace:
-    """All that decides the bytes of a block besides tenant, adapter and tokens."""
+    """All that decides the bytes of a block besides adapter and tokens."""
 
     secret: bytes
     """16 to 64 bytes that belong to this installation: without them no key can be guessed."""
@@ -36,13 +37,19 @@ class KeySpace:
     """Kernel version, variant, packing and compute dtype: other numerics write other bytes."""
 
     kv_dtype: str
+    """Of K and V; may name the whole layout."""
+
     block_size: int
 
     def __post_init__(self) -> None:
         assert 16 <= len(self.secret) <= 64, f"a secret of {len(self.secret)} bytes, not 16 to 64"
 
-    def root(self, tenant: str = "", adapter: str = "") -> BlockKey:
-        """Parent of the first block of every sequence of this tenant with this adapter."""
+    def root(self, tenant: str = "", adapter: str = "", scope: str = "") -> BlockKey:
+        """Parent of the first block of every sequence of this tenant with this adapter.
+
+        Args:
+            scope: parts the tenant's cache further: the client's salt.
+        """
         fields = (
             _encode_bytes(self.model_digest),
             _encode_text(self.numerics_id),
@@ -50,6 +57,7 @@ class KeySpace:
             _encode_ints((self.block_size,)),
             _encode_text(adapter),
             _encode_text(tenant),
+            _encode_text(scope),
         )
         return self._digest(b"".join(fields), _ROOT)
 
@@ -67,9 +75,11 @@ class KeySpace:
 class KeyChain:
     """Keys of the full blocks of one growing sequence, each computed once, when first asked for."""
 
-    def __init__(self, space: KeySpace, tenant: str = "", adapter: str = "") -> None:
+    def __init__(
+        self, space: KeySpace, tenant: str = "", adapter: str = "", scope: str = ""
+    ) -> None:
         self._space = space
-        self._parent = space.root(tenant, adapter)
+        self._root = self._parent = space.root(tenant, adapter, scope)
         self._keys: list[BlockKey] = []
 
     def key(self, token_ids: Sequence[int], index: int) -> BlockKey:
@@ -79,13 +89,25 @@ class KeyChain:
             token_ids: the sequence; tokens that an earlier call has seen must not have changed.
             index: logical block, from 0. Costs time for blocks not reached before only.
         """
+        self._extend(token_ids, index + 1)
+        return self._keys[index]
+
+    def keys(self, token_ids: Sequence[int], count: int) -> list[BlockKey]:
+        """Keys of the first `count` full blocks, as `key` gives them."""
+        self._extend(token_ids, count)
+        return self._keys[:count]
+
+    def parent(self, token_ids: Sequence[int], index: int) -> BlockKey:
+        """Key of the block before block `index`, which need not be full; the root for index 0."""
+        return self.key(token_ids, index - 1) if index else self._root
+
+    def _extend(self, token_ids: Sequence[int], count: int) -> None:
         size = self._space.block_size
-        assert (index + 1) * size <= len(token_ids), "only a full block has a key"
-        for block in range(len(self._keys), index + 1):
+        assert count * size <= len(token_ids), "only a full block has a key"
+        for block in range(len(self._keys), count):
             block_tokens = token_ids[block * size : (block + 1) * size]
             self._parent = self._space.child(self._parent, block_tokens)
             self._keys.append(self._parent)
-        return self._keys[index]
 
 
 def _encode_bytes(value: bytes) -> bytes:

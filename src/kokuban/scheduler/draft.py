@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.request import RequestId
-from kokuban.core.step import Admission, Chunk, StepPlan
+from kokuban.core.step import Admission, BlockCopy, Chunk, StepPlan
 from kokuban.scheduler.state import RequestState
 
 
@@ -19,6 +19,7 @@ class Draft:
     """The requests of the chunks."""
 
     admitted: list[Admission] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
     preempted: list[RequestId] = field(default_factory=list)
 
     @classmethod
@@ -51,6 +52,7 @@ class Draft:
             chunks=tuple(self.chunks.values()),
             admitted=tuple(self.admitted),
             ended=ended,
+            copies=tuple(self.copies),
             preempted=tuple(self.preempted),
         )
 

@@ -13,7 +13,8 @@ Owns nothing: it moves requests between the queue and the running list of its sc
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.step import Admission, Chunk
-from kokuban.kvcache.manager import CachedPrefix, Manager
+from kokuban.kvcache.cached import CachedPrefix
+from kokuban.kvcache.manager import Manager
 from kokuban.scheduler.draft import Draft
 from kokuban.scheduler.fairness import TenantShares
 from kokuban.scheduler.pace import Pace
@@ -82,12 +83,17 @@ class Planner:
 
     def _admit(self, draft: Draft, now_s: float) -> None:
         spare = self._num_spare_blocks()
+        if spare < 1 and len(self._running):
+            # Whatever is cached, the last token of a request needs a block of its own.
+            return
         passed: list[RequestState] = []
         for state in self._queue.candidates():
             if draft.prefill_room == 0 or len(self._running) == self._config.max_running_requests:
                 return
             cached = self._find_cached_prefix(state)
             needed = self._num_needed(state) - self._manager.num_shared(cached)
+            if needed + self._manager.num_lent(cached) > spare:
+                cached = cached.without_tail()
             # Alone it always fits: `Scheduler.add` has seen to that.
             if needed <= spare or not len(self._running):
                 self._begin(draft, state, cached, now_s)
@@ -111,7 +117,7 @@ class Planner:
     def _begin(self, draft: Draft, state: RequestState, cached: CachedPrefix, now_s: float) -> None:
         self._queue.remove(state)
         self._pace.note_admission(now_s, others_wait=len(self._queue) > 0)
-        self._manager.begin(state.id, state.chain, cached)
+        draft.copies += self._manager.begin(state.id, state.chain, cached)
         if state.num_preemptions == 0:
             num_new = state.num_prompt - cached.num_tokens
             self._shares.charge(state.request.tenant, input_tokens=num_new)
@@ -125,7 +131,7 @@ class Planner:
     def _preempt(self, state: RequestState, draft: Draft, now_s: float) -> None:
         draft.drop(state)
         draft.preempted.append(state.id)
-        self._manager.release(state.id)
+        self._manager.release(state.id, state.token_ids)
         self._running.remove(state)
         state.preempt(now_s)
         self._queue.push_front(state)
@@ -147,9 +153,14 @@ class Planner:
         draft.add(state, chunk)
 
     def _find_cached_prefix(self, state: RequestState) -> CachedPrefix:
-        # Cached positions have no logits, so a prompt that is to be scored is computed whole.
-        scored = state.request.params.prompt_logprobs is not None
-        return self._manager.find_cached_prefix(None if scored else state.chain, state.token_ids)
+        """What the cache has of a waiting request, looked up again only if the index changed."""
+        version = self._manager.index_version
+        if state.found is None or state.found[0] != version:
+            # Cached positions have no logits, so a prompt that is to be scored is computed whole.
+            scored = state.request.params.prompt_logprobs is not None
+            chain = None if scored else state.chain
+            state.found = version, self._manager.find_cached_prefix(chain, state.token_ids)
+        return state.found[1]
 
     def _num_spare_blocks(self) -> int:
         """Free blocks that newcomers may have.

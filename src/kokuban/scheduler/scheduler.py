@@ -121,7 +121,7 @@ class Scheduler:
         self._check_ids(requests)
         self._check_room(len(requests))
         for request, max_output_tokens in zip(requests, limits, strict=True):
-            chain = self._manager.make_chain(request.tenant)
+            chain = self._manager.make_chain(request.tenant, request.cache_scope)
             state = RequestState(request, self._num_added, max_output_tokens, chain)
             self._num_added += 1
             self._requests[request.id] = state
@@ -260,7 +260,7 @@ class Scheduler:
             self._queue.remove(state)
         else:
             self._running.remove(state)
-            self._manager.release(state.id)
+            self._manager.release(state.id, state.token_ids)
             self._ended_rows.append(state.id)
 
     def _max_output_tokens(self, request: Request) -> int:

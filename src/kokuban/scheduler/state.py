@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from kokuban.core.request import FinishReason, Request, RequestId
 from kokuban.core.step import SampledToken, Usage
+from kokuban.kvcache.cached import CachedPrefix
 from kokuban.kvcache.prefix import KeyChain
 
 
@@ -62,6 +63,9 @@ class RequestState:
         self.cached_tokens = 0
         """Tokens that the prefix cache had at the first admission."""
 
+        self.found: tuple[int, CachedPrefix] | None = None
+        """What the prefix cache had when it was asked last, and the version of its index then."""
+
         self.running = False
         self.num_skips = 0
         """Times that another request was admitted before this one although it was behind it."""
@@ -107,6 +111,7 @@ class RequestState:
         self._watch.end_queue(now_s)
         self.running = True
         self.num_computed = num_cached
+        self.found = None
         self.num_skips = 0
         if self.num_preemptions == 0:
             self.cached_tokens = num_cached

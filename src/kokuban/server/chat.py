@@ -64,6 +64,7 @@ async def chat_completions(request: Request) -> Response:
         continues=bool(body.continue_final_message),
         priority=body.priority or 0,
         tenant=request.state.tenant,
+        cache_scope=body.cache_salt or "",
     )
     form = ChatForm(serving, body, record)
     return respond(serving, deltas, form, record, stream=bool(body.stream))

@@ -129,6 +129,7 @@ async def _generate(
         continues=True,
         priority=body.priority or 0,
         tenant=request.state.tenant,
+        cache_scope=body.cache_salt or "",
     )
     async with aclosing(deltas):
         try:

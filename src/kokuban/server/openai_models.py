@@ -17,6 +17,7 @@ from kokuban.server.errors import from_validation
 MAX_BIASES = 1024
 MAX_STOP_LENGTH = 1024
 MAX_TOOLS = 256
+MAX_SALT_LENGTH = 1024
 
 _LATER = "structured output is not supported yet; leave the field out and state the form in words"
 _TEMPLATE = "the chat template comes with the model and cannot be replaced by a request"
@@ -102,6 +103,8 @@ class SamplingFields(_Strict):
     """Lower runs first."""
 
     user: str | None = None
+    cache_salt: str | None = Field(None, min_length=1, max_length=MAX_SALT_LENGTH)
+    """Cached KV is shared only with requests of the same key that have the same salt."""
 
     @field_validator("response_format")
     @classmethod

@@ -88,6 +88,12 @@ def test_a_small_budget_needs_no_second_option() -> None:
         EngineOptions(model="m", token_budget=8, max_running_requests=9).scheduler()
 
 
+def test_the_prefix_cache_is_on_unless_it_is_switched_off() -> None:
+    assert EngineOptions(model="m").scheduler().prefix_cache
+    assert not EngineOptions(model="m", no_prefix_cache=True).scheduler().prefix_cache
+    assert "--no-prefix-cache" in run("serve", "--help")[1]
+
+
 def test_sizes_of_memory_become_bytes() -> None:
     assert EngineOptions(model="m", kv_memory="1.5MiB").runtime().kv_memory_bytes == 1_572_864
     assert EngineOptions(model="m").runtime().kv_memory_bytes is None

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import FakeRunner, continuation, make_request
 
 from kokuban.core.config import SchedulerConfig
-from kokuban.core.errors import Overloaded, PromptTooLong, ShuttingDown
+from kokuban.core.errors import Overloaded, PromptTooLong, ShuttingDown, StepFailed
 from kokuban.core.request import FinishReason, Request
 from kokuban.core.step import StepPlan, StepResult, TokenEvent
 from kokuban.engine.client import EngineInfo
@@ -17,6 +17,7 @@ from kokuban.engine.core import EngineCore
 from kokuban.engine.thread import EngineThread
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
+from kokuban.kvcache.prefix import KeySpace
 from kokuban.observe.clock import SystemClock
 from kokuban.scheduler.scheduler import Scheduler
 
@@ -59,7 +60,10 @@ def engine(**limits: int) -> Iterator[tuple[EngineThread, FakeExecutor]]:
     config = SchedulerConfig(
         token_budget=64, max_running_requests=limits.pop("max_running_requests", 8), **limits
     )
-    manager = Manager(BlockPool(8), block_size=16)
+    space = KeySpace(
+        secret=bytes(16), model_digest=b"m", numerics_id="n", kv_dtype="bf16", block_size=16
+    )
+    manager = Manager(BlockPool(8), block_size=16, key_space=space)
     scheduler = Scheduler(config, manager, max_context_tokens=128)
     executor = FakeExecutor()
     thread = EngineThread(EngineCore(scheduler, manager, executor, SystemClock()), INFO)
@@ -174,3 +178,30 @@ async def test_close_ends_what_runs_and_refuses_what_comes() -> None:
         assert executor.closed
         with pytest.raises(ShuttingDown):
             await events_of(client, make_request("late"))
+
+
+async def test_a_reset_forgets_what_is_cached_between_two_steps() -> None:
+    prompt = range(20)
+    cached = []
+    with engine() as (client, _):
+        for name in ("cold", "warm", "cold again"):
+            if name == "cold again":
+                assert await client.reset_prefix_cache() == 2
+            events = await events_of(client, make_request(name, prompt=prompt))
+            assert tokens_of(events, name) == continuation(prompt, 4)
+            assert events[-1].usage is not None
+            cached.append(events[-1].usage.cached_tokens)
+
+    assert cached == [0, 19, 0]
+
+
+async def test_a_reset_of_an_engine_that_has_stopped_says_so() -> None:
+    with engine() as (client, executor):
+        executor.broken = True
+        await events_of(client, make_request("r", 5))
+        client._thread.join()
+
+        with pytest.raises(StepFailed, match="has stopped"):
+            await client.reset_prefix_cache()
+    with pytest.raises(ShuttingDown):
+        await client.reset_prefix_cache()

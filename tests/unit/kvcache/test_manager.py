@@ -18,6 +18,7 @@ def make_manager(
     block_size: int = 16,
     *,
     prefix_cache: bool = False,
+    partial_tails: bool = True,
 ) -> Manager:
     space = KeySpace(
         secret=b"0123456789abcdef",
@@ -31,6 +32,7 @@ def make_manager(
         block_size=block_size,
         windows=windows,
         key_space=space if prefix_cache else None,
+        partial_tails=partial_tails,
     )
 
 
@@ -257,10 +259,12 @@ def test_without_a_key_space_nothing_is_cached() -> None:
     ("num_tokens", "num_cached"),
     [(15, 0), (16, 0), (17, 16), (31, 16), (32, 16), (33, 32), (48, 32), (49, 48)],
 )
-def test_a_hit_leaves_at_least_the_last_token_to_compute(num_tokens: int, num_cached: int) -> None:
-    manager = make_manager(num_blocks=20, prefix_cache=True)
+def test_a_hit_of_whole_blocks_leaves_at_least_the_last_token_to_compute(
+    num_tokens: int, num_cached: int
+) -> None:
+    manager = make_manager(num_blocks=20, prefix_cache=True, partial_tails=False)
     compute(manager, A, range(num_tokens))
-    manager.release(A)
+    manager.release(A, range(num_tokens))
 
     assert compute(manager, B, range(num_tokens)) == num_cached
     assert compute(manager, C, range(num_tokens + 1)) == num_tokens // 16 * 16
@@ -332,10 +336,11 @@ def test_a_window_group_is_hit_if_it_still_has_its_window() -> None:
 
     # Freed behind the window, but not handed out since: still there.
     cached = manager.find_cached_prefix(manager.make_chain(""), range(64))
-    assert cached.num_tokens == 48
+    assert cached.num_tokens == 63
     assert cached.block_ids == ((0, 2, 4), (_, _, 5))
+    assert cached.tail_sources == (6, 7)
 
-    manager.begin(B, None, cached)
+    assert manager.begin(B, None, cached.without_tail()) == ()
     assert manager.grow(B, 49) == ((0, 2, 4, 8), (_, _, 5, 9))
     manager.check()
 
@@ -363,3 +368,146 @@ def test_the_check_finds_a_block_that_no_table_accounts_for() -> None:
 
     with pytest.raises(AssertionError, match="block 0 is in 0 tables but held 1 times"):
         manager.check()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 15, 16, 17, 31, 32, 33, 48])
+def test_a_hit_ends_before_the_last_token_wherever_that_lies(num_tokens: int) -> None:
+    manager = make_manager(num_blocks=20, prefix_cache=True)
+    compute(manager, A, range(num_tokens))
+    manager.release(A, range(num_tokens))
+
+    assert compute(manager, B, range(num_tokens)) == num_tokens - 1
+    assert compute(manager, C, range(num_tokens + 1)) == num_tokens
+
+
+@pytest.mark.parametrize("num_common", [0, 1, 15, 16, 17, 20, 31, 35, 39])
+def test_the_common_tokens_of_two_sequences_are_hit_to_the_last_one(num_common: int) -> None:
+    manager = make_manager(num_blocks=20, prefix_cache=True)
+    compute(manager, A, range(40))
+    manager.release(A, range(40))
+
+    assert compute(manager, B, [*range(num_common), *range(100, 140)]) == num_common
+
+
+def test_the_block_with_the_longest_common_run_lends_its_tokens() -> None:
+    manager = make_manager(num_blocks=20, prefix_cache=True)
+    for request_id, tail in ((A, [1, 2, 3, 9]), (B, [1, 2, 3, 4, 5, 9]), (C, [1, 2, 9])):
+        tokens = [*range(16), *tail]
+        compute(manager, request_id, tokens)
+        manager.release(request_id, tokens)
+
+    wanted = [*range(16), 1, 2, 3, 4, 5, 6, 7]
+    cached = manager.find_cached_prefix(manager.make_chain(""), wanted)
+
+    # A took blocks 0 and 1; B shares 0 and copies 1 up to its third token into block 2.
+    assert (cached.num_tokens, cached.num_tail) == (21, 5)
+    assert (cached.block_ids, cached.tail_sources) == (((0,),), (2,))
+
+
+def test_the_tail_is_copied_into_a_block_that_the_request_has_alone() -> None:
+    manager = make_manager(num_blocks=10, prefix_cache=True)
+    compute(manager, A, range(40))
+
+    other = [*range(20), *range(100, 120)]
+    chain = manager.make_chain("")
+    copies = manager.begin(B, chain, manager.find_cached_prefix(chain, other))
+
+    assert copies == ((1, 3),)
+    assert manager.grow(B, 40) == ((0, 3, 4),)
+    manager.advance(B, 40, other)
+    manager.check()
+
+
+def test_a_free_block_that_lends_its_tokens_is_neither_taken_nor_kept() -> None:
+    """The pool is as small as can be: the source is held until the target is taken."""
+    pool = BlockPool(2)
+    space = make_manager(prefix_cache=True)._key_space
+    manager = Manager(pool, block_size=16, key_space=space)
+    compute(manager, A, range(10))
+    manager.release(A, range(10))
+    assert pool.free_order() == (1, 0)
+
+    chain = manager.make_chain("")
+    cached = manager.find_cached_prefix(chain, range(12))
+    assert manager.num_lent(cached) == 1
+
+    assert manager.begin(B, chain, cached) == ((0, 1),)
+    assert pool.free_order() == (0,)
+    assert manager.find_cached_prefix(chain, range(12)).num_tokens == 10
+
+
+def test_a_tail_that_was_never_computed_is_not_found() -> None:
+    """The request was dropped before its first step: its copy may never have been made."""
+    manager = make_manager(num_blocks=10, prefix_cache=True)
+    compute(manager, A, range(10))
+    manager.release(A, range(10))
+    chain = manager.make_chain("")
+    manager.begin(B, chain, manager.find_cached_prefix(chain, range(14)))
+    manager.grow(B, 14)
+    manager.release(B, range(14))
+
+    assert manager.find_cached_prefix(manager.make_chain(""), range(14)).num_tokens == 10
+
+
+def test_a_tail_is_hit_as_far_as_every_group_agrees() -> None:
+    pool = BlockPool(12)
+    space = make_manager(prefix_cache=True)._key_space
+    manager = Manager(pool, block_size=16, windows=(None, 20), key_space=space)
+    compute(manager, A, range(26))
+    manager.release(A, range(26))
+    # Taken in the order of `free_order`: the tail of the full group is the first to go.
+    assert pool.free_order()[:8] == (4, 5, 6, 7, 8, 9, 10, 11)
+    assert pool.free_order()[8:] == (1, 0, 3, 2)
+
+    cached = manager.find_cached_prefix(manager.make_chain(""), range(30))
+    assert (cached.num_tokens, cached.tail_sources) == (26, (1, 3))
+
+    assert pool.allocate(9)[-1] == 1
+    cached = manager.find_cached_prefix(manager.make_chain(""), range(30))
+    assert (cached.num_tokens, cached.tail_sources) == (16, ())
+
+
+def test_two_groups_copy_in_an_order_in_which_no_source_is_overwritten() -> None:
+    """Both sources are held while both targets are taken, so no target is a source."""
+    pool = BlockPool(4)
+    space = make_manager(prefix_cache=True)._key_space
+    manager = Manager(pool, block_size=16, windows=(None, 20), key_space=space)
+    compute(manager, A, range(10))
+    manager.release(A, range(10))
+    pool.retain(BlockId(2))
+    pool.retain(BlockId(3))
+    pool.release([BlockId(3), BlockId(2)])
+    assert pool.free_order() == (0, 1, 3, 2)
+
+    chain = manager.make_chain("")
+    assert manager.begin(B, chain, manager.find_cached_prefix(chain, range(12))) == ((0, 3), (1, 2))
+
+
+def test_scopes_of_one_tenant_do_not_share_blocks() -> None:
+    manager = make_manager(prefix_cache=True)
+    chain = manager.make_chain("one", "salt")
+    manager.begin(A, chain)
+    manager.grow(A, 33)
+    manager.advance(A, 33, range(33))
+
+    found = {
+        (tenant, scope): manager.find_cached_prefix(
+            manager.make_chain(tenant, scope), range(33)
+        ).num_tokens
+        for tenant, scope in [("one", "salt"), ("one", ""), ("one", "x"), ("salt", "one")]
+    }
+    assert found == {("one", "salt"): 32, ("one", ""): 0, ("one", "x"): 0, ("salt", "one"): 0}
+
+
+def test_what_free_blocks_hold_can_be_forgotten() -> None:
+    manager = make_manager(num_blocks=10, prefix_cache=True)
+    compute(manager, A, range(40))
+    compute(manager, B, range(100, 140))
+    manager.release(A, range(40))
+
+    assert manager.forget_free() == 3
+
+    assert manager.find_cached_prefix(manager.make_chain(""), range(40)).num_tokens == 0
+    assert manager.find_cached_prefix(manager.make_chain(""), range(100, 140)).num_tokens == 32
+    assert manager.forget_free() == 0
+    manager.check()

@@ -1,8 +1,10 @@
+import random
+
 import pytest
 
 from kokuban.core.errors import OutOfBlocks
 from kokuban.core.request import BlockId
-from kokuban.kvcache.pool import BlockContent, BlockKey, BlockPool
+from kokuban.kvcache.pool import BlockContent, BlockKey, BlockPool, Child
 
 HELLO = BlockContent(0, BlockKey(b"hello"))
 
@@ -154,4 +156,82 @@ def test_the_free_order_of_the_worked_example_of_vllm() -> None:
 
     assert request_2 == [0, 1, 2, 7, 8, 9, 4, 3]
     assert pool.lookup(contents[3]) is None, "block 3 was evicted"
+    pool.check()
+
+
+def child(parent: bytes, *token_ids: int) -> Child:
+    return Child(BlockContent(0, BlockKey(parent)), token_ids)
+
+
+def test_the_longest_common_run_is_found_among_any_number_of_children() -> None:
+    rng = random.Random(7)
+    pool = BlockPool(300)
+    children = {}
+    for block in pool.allocate(300):
+        children[block] = tuple(rng.randrange(3) for _ in range(rng.randint(1, 8)))
+        pool.publish_tail(block, child(b"p", *children[block]))
+    pool.check()
+
+    for _ in range(200):
+        wanted = tuple(rng.randrange(4) for _ in range(rng.randint(0, 8)))
+        expected = max(
+            length
+            for length in range(len(wanted) + 1)
+            if any(each[:length] == wanted[:length] for each in children.values())
+        )
+        run = pool.longest_run(child(b"p").parent, wanted)
+        assert (run.length if run else 0) == expected
+        assert run is None or children[run.block][: run.length] == wanted[: run.length]
+
+
+def test_children_are_found_under_their_parent_and_group_only() -> None:
+    pool = BlockPool(2)
+    pool.publish_tail(pool.allocate(1)[0], child(b"p", 1, 2))
+
+    assert pool.longest_run(BlockContent(0, BlockKey(b"p")), (1, 2, 3)) == (0, 2)
+    assert pool.longest_run(BlockContent(0, BlockKey(b"q")), (1, 2, 3)) is None
+    assert pool.longest_run(BlockContent(1, BlockKey(b"p")), (1, 2, 3)) is None
+    assert pool.longest_run(BlockContent(0, BlockKey(b"p")), (2, 1)) is None
+
+
+def test_tokens_that_another_block_has_already_are_not_listed_twice() -> None:
+    pool = BlockPool(3)
+    first, second, third = pool.allocate(3)
+    pool.publish_tail(first, child(b"p", 1, 2, 3))
+    version = pool.index_version
+
+    pool.publish_tail(second, child(b"p", 1, 2))
+    assert pool.index_version == version
+    pool.publish_tail(third, child(b"p", 1, 2, 3, 4))
+
+    assert pool.longest_run(child(b"p").parent, (1, 2, 3, 4)) == (third, 4)
+    pool.check()
+
+
+def test_a_block_that_is_handed_out_lends_nothing_any_more() -> None:
+    pool = BlockPool(1)
+    pool.allocate(1)
+    pool.publish_tail(BlockId(0), child(b"p", 1, 2))
+    pool.release([BlockId(0)])
+    version = pool.index_version
+
+    pool.allocate(1)
+
+    assert pool.longest_run(child(b"p").parent, (1, 2)) is None
+    assert pool.index_version != version
+    pool.check()
+
+
+def test_to_forget_what_is_free_spares_what_is_held() -> None:
+    pool = BlockPool(3)
+    held, free, empty = pool.allocate(3)
+    pool.publish(held, BlockContent(0, BlockKey(b"held")), child(b"p", 1))
+    pool.publish(free, BlockContent(0, BlockKey(b"free")), child(b"p", 2))
+    pool.release([free, empty])
+
+    assert pool.forget_free() == 1
+
+    assert pool.lookup(BlockContent(0, BlockKey(b"held"))) == held
+    assert pool.lookup(BlockContent(0, BlockKey(b"free"))) is None
+    assert pool.free_order() == (free, empty)
     pool.check()

@@ -50,7 +50,7 @@ def test_whatever_changes_the_bytes_of_a_block_changes_its_key(other: KeySpace) 
     assert (other.child(parent, [1]) != same.child(parent, [1])) == (other.secret != same.secret)
 
 
-def test_tenant_and_adapter_change_every_key_and_are_not_confused() -> None:
+def test_tenant_adapter_and_scope_change_every_key_and_are_not_confused() -> None:
     space = make_space()
     roots = {
         space.root(),
@@ -59,9 +59,11 @@ def test_tenant_and_adapter_change_every_key_and_are_not_confused() -> None:
         space.root(tenant="a", adapter="b"),
         space.root(tenant="b", adapter="a"),
         space.root(tenant="ab"),
+        space.root(scope="a"),
+        space.root(tenant="a", scope="b"),
     }
 
-    assert len(roots) == 6
+    assert len(roots) == 8
 
 
 def test_fields_that_lie_side_by_side_cannot_trade_a_letter() -> None:
@@ -163,4 +165,4 @@ def test_keys_are_the_same_in_every_process() -> None:
     }
 
     assert keys == {key.hex()}
-    assert key.hex() == "d451d2e98ac67592bf320fe91b0bee24900d7e0d2caf9466b954304edcde3352"
+    assert key.hex() == "bdf56741076956400b8497f4b8b28b3979da8aa9da837e67fd73a8a4e4e35a14"

@@ -31,6 +31,7 @@ class Bench:
         max_context: int = 0,
         windows: Sequence[int | None] = (None,),
         prefix_cache: bool = False,
+        partial_tails: bool = True,
     ) -> None:
         self.pool = BlockPool(num_blocks)
         space = KeySpace(
@@ -41,7 +42,11 @@ class Bench:
             block_size=16,
         )
         self.manager = Manager(
-            self.pool, block_size=16, windows=windows, key_space=space if prefix_cache else None
+            self.pool,
+            block_size=16,
+            windows=windows,
+            key_space=space if prefix_cache else None,
+            partial_tails=partial_tails,
         )
         self.config = SchedulerConfig(
             token_budget=token_budget,

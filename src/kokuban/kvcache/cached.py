@@ -1,0 +1,166 @@
+"""Finds how much of a sequence the pool still has, block by block and then token by token.
+
+    sequence   | block 0 | block 1 | block 2 ............ |
+    found      | whole   | whole   | tail: copied |  to be computed
+
+Whole blocks are shared. Behind the last of them, the cached block that goes on with the most of the
+sequence's tokens lends these: it is copied, and the copy is written on (copy on write). With
+several KV groups a hit goes as far as every group agrees, and a window group needs its window only.
+
+Never: changes anything. `Manager.begin` holds what was found.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from kokuban.core.request import NO_BLOCK, BlockId
+from kokuban.kvcache.blocks import first_needed
+from kokuban.kvcache.pool import BlockContent, BlockPool, Run
+from kokuban.kvcache.prefix import KeyChain
+
+_PIECE = 64
+"""Blocks that are looked up at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """The longest beginning of a sequence that all groups still have in the pool."""
+
+    num_tokens: int
+    """Never the last token of the sequence: that one must be computed for its logits."""
+
+    block_ids: tuple[tuple[BlockId, ...], ...]
+    """The whole blocks, for each group; NO_BLOCK for what lies behind its window. `begin` is what
+    holds them."""
+
+    num_tail: int = 0
+    """Tokens, of those above, that lie in a block to be copied: fewer than a block has."""
+
+    tail_sources: tuple[BlockId, ...] = ()
+    """The block to copy, for each group; empty without a tail."""
+
+    def without_tail(self) -> Self:
+        """The whole blocks only."""
+        return replace(
+            self, num_tokens=self.num_tokens - self.num_tail, num_tail=0, tail_sources=()
+        )
+
+
+class PrefixFinder:
+    """Looks into the index of a pool.
+
+    Args:
+        windows: for each KV group the tokens it looks back, its own included; None: all of them.
+        partial_tails: whether a hit may end inside a block.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        block_size: int,
+        windows: Sequence[int | None],
+        partial_tails: bool,
+    ) -> None:
+        self._pool = pool
+        self._block_size = block_size
+        self._windows = tuple(windows)
+        self._partial_tails = partial_tails
+
+    def find(self, chain: KeyChain | None, token_ids: Sequence[int]) -> CachedPrefix:
+        """The longest beginning of the sequence; without a chain, nothing."""
+        if chain is None:
+            return CachedPrefix(0, ((),) * len(self._windows))
+        hits = self._hits(chain, token_ids)
+        count = self._num_whole_blocks(hits)
+        behind = [self._num_behind(window, count) for window in self._windows]
+        whole = CachedPrefix(
+            count * self._block_size,
+            tuple(
+                (NO_BLOCK,) * num + tuple(blocks[num:count])
+                for num, blocks in zip(behind, hits, strict=True)
+            ),
+        )
+        runs = self._runs(chain, token_ids, count) if self._partial_tails else []
+        if not runs:
+            return whole
+        num_tail = min(run.length for run in runs)
+        return replace(
+            whole,
+            num_tokens=whole.num_tokens + num_tail,
+            num_tail=num_tail,
+            tail_sources=tuple(run.block for run in runs),
+        )
+
+    def _hits(self, chain: KeyChain, token_ids: Sequence[int]) -> list[list[BlockId]]:
+        """For each group the blocks that it has, of those that every full group has from the start.
+
+        NO_BLOCK for a block that a window group lacks.
+        """
+        limit = (len(token_ids) - 1) // self._block_size
+        hits: list[list[BlockId]] = [[] for _ in self._windows]
+        for group, window in enumerate(self._windows):
+            if window is None:
+                hits[group] = self._leading_hits(group, chain, token_ids, limit)
+                limit = len(hits[group])
+        for group, window in enumerate(self._windows):
+            if window is not None:
+                hits[group] = self._pool.hits(group, chain.keys(token_ids, limit))
+        return hits
+
+    def _leading_hits(
+        self, group: int, chain: KeyChain, token_ids: Sequence[int], limit: int
+    ) -> list[BlockId]:
+        """Blocks from the start. Makes few keys beyond the first miss: a new prompt may be long."""
+        found: list[BlockId] = []
+        while len(found) < limit:
+            keys = chain.keys(token_ids, min(limit, len(found) + _PIECE))[len(found) :]
+            more = self._pool.leading_hits(group, keys)
+            found += more
+            if len(more) < len(keys):
+                break
+        return found
+
+    def _num_whole_blocks(self, hits: Sequence[Sequence[BlockId]]) -> int:
+        """The longest prefix that every group could go on from."""
+        windows = [
+            (window, _num_in_a_row(blocks))
+            for window, blocks in zip(self._windows, hits, strict=True)
+            if window is not None
+        ]
+        for count in range(min(map(len, hits)), 0, -1):
+            if all(
+                row[count] >= count - self._num_behind(window, count) for window, row in windows
+            ):
+                return count
+        return 0
+
+    def _num_behind(self, window: int | None, count: int) -> int:
+        """Of `count` whole blocks, those that lie wholly behind the window."""
+        if window is None:
+            return 0
+        return first_needed(count * self._block_size, window, self._block_size)
+
+    def _runs(self, chain: KeyChain, token_ids: Sequence[int], index: int) -> list[Run]:
+        """For each group the cached block most like block `index`; empty if one has none."""
+        start = index * self._block_size
+        # Not the sequence's last token, nor a whole block: that would have been found as one.
+        end = min(start + self._block_size, len(token_ids)) - 1
+        wanted = tuple(token_ids[start:end])
+        parent = chain.parent(token_ids, index)
+        runs = []
+        for group in range(len(self._windows)):
+            run = self._pool.longest_run(BlockContent(group, parent), wanted)
+            if run is None:
+                return []
+            runs.append(run)
+        return runs
+
+
+def _num_in_a_row(blocks: Sequence[BlockId]) -> list[int]:
+    """Entry i: how many blocks in a row, the last of them block i - 1, are there."""
+    counts = [0]
+    for block in blocks:
+        counts.append(0 if block == NO_BLOCK else counts[-1] + 1)
+    return counts
