@@ -55,7 +55,8 @@ KOKUBAN_INLINE Tiles<Element> find_tiles(const AttentionArgs& args, int64_t requ
     const int32_t* table = args.batch.block_tables + request * args.batch.table_stride;
     const int64_t fixed = args.layer * layout.layer_bytes + head * layout.head_bytes;
     Tiles<Element> found;
-    for (int tile = keys.begin / kLanes; tile * kLanes < keys.end; ++tile) {
+    found.range = tiles_of(keys);
+    for (int tile = found.range.begin; tile < found.range.end; ++tile) {
         const int64_t token = base + tile * kLanes;
         const int64_t in_block = token % layout.block_size / kLanes * layout.tile_bytes;
         const uint8_t* place = args.pool + table[token / layout.block_size] * layout.block_bytes + fixed + in_block;
@@ -82,13 +83,12 @@ KOKUBAN_INLINE Rows rows_of(const AttentionArgs& args, const AttentionItem& item
 
 // One split for all rows of an item: fills the states.
 template <typename Dtype>
-void attend_split(const AttentionArgs& args, const AttentionItem& item, const Rows& rows, int64_t base,
+void attend_split(const AttentionArgs& args, const Rows& rows, int64_t base,
+                  const Tiles<typename Dtype::Element>& tiles, const Tiles<typename Dtype::Element>& next,
                   float* scratch, float* states) {
     const int64_t stride = state_floats(rows.head_dim), columns = padded(rows.head_dim);
     float* scores = scratch;
     float* converted = scores + rows.count * kSplit;
-    const auto tiles = find_tiles<typename Dtype::Element>(args, item.request, item.kv_head, base,
-                                                           rows.visible(0, rows.count - 1, base));
     score_split<Dtype>(rows, base, tiles, converted, scores);
     for (int row = 0; row < rows.count; ++row) {
         float* state = states + row * stride;
@@ -97,7 +97,7 @@ void attend_split(const AttentionArgs& args, const AttentionItem& item, const Ro
         if (keys.empty()) continue;
         soften(scores + row * kSplit, keys, args.scale, args.softcap, state + columns, state + columns + 1);
     }
-    weigh_split<Dtype>(rows, base, scores, tiles.v, converted, states, stride);
+    weigh_split<Dtype>(rows, base, scores, tiles, next, converted, states, stride);
 }
 
 KOKUBAN_INLINE float* out_row(const AttentionArgs& args, int64_t request, int64_t kv_head, int64_t token,
@@ -115,10 +115,18 @@ void attend_item(const AttentionArgs& args, const AttentionItem& item, float* sc
     float* next = known + all;
     float* rest = next + all;
     memset(known, 0, static_cast<size_t>(all) * sizeof(float));
+    const auto tiles_at = [&](int split) {
+        const int64_t base = static_cast<int64_t>(split) * kSplit;
+        const Range keys = split < item.end_split ? rows.visible(0, rows.count - 1, base) : Range{0, 0};
+        return find_tiles<typename Dtype::Element>(args, item.request, item.kv_head, base, keys);
+    };
+    auto tiles = tiles_at(item.first_split);
     for (int split = item.first_split; split < item.end_split; ++split) {
         const int64_t base = static_cast<int64_t>(split) * kSplit;
         float* states = item.partial < 0 ? next : args.partials + item.partial + (split - item.first_split) * all;
-        attend_split<Dtype>(args, item, rows, base, rest, states);
+        const auto following = tiles_at(split + 1);
+        attend_split<Dtype>(args, rows, base, tiles, following, rest, states);
+        tiles = following;
         if (item.partial >= 0) continue;
         for (int row = 0; row < rows.count; ++row)
             join(known + row * stride, next + row * stride, rows.head_dim);

@@ -5,9 +5,9 @@ namespace {
 
 constexpr int kSplit = static_cast<int>(kokuban::kSplit);
 constexpr int kSplitTiles = kSplit / kLanes;
-constexpr int kPiece = 4;  // tiles of V converted at a time: 64 tokens stay in the first two cache levels
+constexpr int kPiece = 4;  // tiles converted or asked for at a time: they stay in the first two cache levels
 constexpr int kRows = KOKUBAN_ROWS;
-constexpr int64_t kAhead = 8192;  // bytes of K in flight before they are used (benchmarks/attention.py)
+constexpr int kFewRows = 2 * kRows;  // up to here converting a tile beforehand costs more than twice
 
 struct Bf16 {
     using Element = uint16_t;
@@ -51,6 +51,10 @@ struct Range {
     bool empty() const { return begin >= end; }
 };
 
+KOKUBAN_INLINE Range cut(Range keys, Range by) {
+    return {keys.begin > by.begin ? keys.begin : by.begin, keys.end < by.end ? keys.end : by.end};
+}
+
 KOKUBAN_INLINE int clamp_to_split(int64_t key) {
     return key < 0 ? 0 : key > kSplit ? kSplit : static_cast<int>(key);
 }
@@ -74,12 +78,19 @@ struct Rows {
     }
 };
 
-// Where the tiles of one split lie.
+// Where the tiles of one split lie; those outside `range` are not known.
 template <typename Element>
 struct Tiles {
+    Range range;
     const Element* k[kSplitTiles];
     const Element* v[kSplitTiles];
 };
+
+template <typename Element>
+KOKUBAN_INLINE void prefetch_tiles(const Element* const* tiles, Range range, int64_t head_dim) {
+    for (int tile = range.begin; tile < range.end; ++tile)
+        prefetch(tiles[tile], kLanes * head_dim * static_cast<int64_t>(sizeof(Element)));
+}
 
 // Calls f with the number of rows as a compile-time constant.
 template <int kCount>
@@ -162,21 +173,17 @@ KOKUBAN_INLINE Range tiles_of(Range keys) {
     return {keys.begin / kLanes, (keys.end + kLanes - 1) / kLanes};
 }
 
-// Scores of few rows, for which reading K is most of the time: some tiles are asked for ahead, and
-// those of V, which follow when the split's scores are done.
+// Scores of few rows, for which reading K is most of the time: V, which is read when the split's
+// scores are done, is asked for between them.
 template <typename Dtype>
-KOKUBAN_INLINE void stream_scores(const Rows& rows, const Tiles<typename Dtype::Element>& tiles, Range range,
+KOKUBAN_INLINE void stream_scores(const Rows& rows, const Tiles<typename Dtype::Element>& tiles,
                                   float* scores) {
-    constexpr int kStep = 4;
-    const int64_t bytes = kLanes * rows.head_dim * static_cast<int64_t>(sizeof(typename Dtype::Element));
-    const int ahead = static_cast<int>(kAhead / bytes) + 1;
-    for (int tile = range.begin; tile < range.end; tile += kStep) {
-        const int end = tile + kStep < range.end ? tile + kStep : range.end;
-        for (int i = tile; i < end; ++i) {
-            if (i + ahead < range.end) prefetch(tiles.k[i + ahead], bytes);
-            prefetch(tiles.v[i], bytes);
-        }
-        score_rows<Dtype>(rows, 0, rows.count, tiles.k, tile, end, scores);
+    for (int tile = tiles.range.begin; tile < tiles.range.end; tile += kPiece) {
+        const Range piece = cut(tiles.range, {tile, tile + kPiece});
+        prefetch_tiles(tiles.v, piece, rows.head_dim);
+        each_row_block(rows.count, [&](int first, int count) {
+            score_rows<Dtype>(rows, first, count, tiles.k, piece.begin, piece.end, scores);
+        });
     }
 }
 
@@ -194,14 +201,13 @@ KOKUBAN_INLINE void convert_k(const typename Dtype::Element* k, int64_t head_dim
     }
 }
 
-// Scores of all rows against the keys that they see in one split. With more rows than one block a
+// Scores of all rows against the keys that they see in one split. With many rows a
 // tile is converted once for all of them.
 template <typename Dtype>
 void score_split(const Rows& rows, int64_t base, const Tiles<typename Dtype::Element>& tiles,
                  float* converted, float* scores) {
-    const Range all = tiles_of(rows.visible(0, rows.count - 1, base));
-    if (rows.count <= kRows) return stream_scores<Dtype>(rows, tiles, all, scores);
-    for (int tile = all.begin; tile < all.end; ++tile) {
+    if (rows.count <= kFewRows) return stream_scores<Dtype>(rows, tiles, scores);
+    for (int tile = tiles.range.begin; tile < tiles.range.end; ++tile) {
         convert_k<Dtype>(tiles.k[tile], rows.head_dim, converted);
         const float* places[kSplitTiles];
         places[tile] = converted;
@@ -294,10 +300,6 @@ KOKUBAN_INLINE void weigh_rows(int count, const float* p, const typename Dtype::
     });
 }
 
-KOKUBAN_INLINE Range cut(Range keys, Range by) {
-    return {keys.begin > by.begin ? keys.begin : by.begin, keys.end < by.end ? keys.end : by.end};
-}
-
 // Adds V of the keys of `piece` to rows [first, first + count): what all see together, what only
 // some see before and after it row by row. Each row still takes its keys in ascending order.
 template <typename Dtype>
@@ -316,22 +318,27 @@ void weigh_piece(const Rows& rows, int first, int count, int64_t base, Range pie
     each_row({shared.end, piece.end});
 }
 
-// Adds V of one split to all rows. With more rows than one block V is converted once for all.
+// Adds V of one split to all rows. With few rows the next split's K is asked for meanwhile; with many
+// V is converted once for all.
 template <typename Dtype>
-void weigh_split(const Rows& rows, int64_t base, const float* p, const typename Dtype::Element* const* v,
-                 float* converted, float* o, int64_t o_stride) {
+void weigh_split(const Rows& rows, int64_t base, const float* p, const Tiles<typename Dtype::Element>& tiles,
+                 const Tiles<typename Dtype::Element>& next, float* converted, float* o, int64_t o_stride) {
     const Range keys = rows.visible(0, rows.count - 1, base);
-    if (rows.count <= kRows) {
-        return weigh_piece<Dtype>(rows, 0, rows.count, base, keys, p, v, o, o_stride);
-    }
-    for (int tile = keys.begin / kLanes; tile * kLanes < keys.end; tile += kPiece) {
+    for (int tile = tiles.range.begin; tile < tiles.range.end; tile += kPiece) {
         const Range piece = cut(keys, {tile * kLanes, (tile + kPiece) * kLanes});
+        if (rows.count <= kFewRows) {
+            prefetch_tiles(next.k, cut(next.range, {tile, tile + kPiece}), rows.head_dim);
+            each_row_block(rows.count, [&](int first, int count) {
+                weigh_piece<Dtype>(rows, first, count, base, piece, p, tiles.v, o, o_stride);
+            });
+            continue;
+        }
         const float* places[kSplitTiles];
         for (int i = tile; i * kLanes < piece.end; ++i) {
             float* place = converted + (i - tile) * kLanes * rows.head_dim;
             places[i] = place;
             for (int64_t at = 0; at < kLanes * rows.head_dim; at += kLanes)
-                f_store(place + at, Dtype::load(v[i] + at));
+                f_store(place + at, Dtype::load(tiles.v[i] + at));
         }
         each_row_block(rows.count, [&](int first, int count) {
             weigh_piece<Fp32>(rows, first, count, base, piece, p, places, o, o_stride);

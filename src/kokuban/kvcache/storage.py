@@ -38,7 +38,10 @@ class KvStorage:
         self.layout = layout
         self.num_blocks = num_blocks
         try:
-            self._memory = mmap.mmap(-1, num_blocks * layout.bytes_per_block)
+            # Private: shared anonymous memory, the default, does not get huge pages.
+            self._memory = mmap.mmap(
+                -1, num_blocks * layout.bytes_per_block, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            )
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"{num_blocks * layout.bytes_per_block:,} bytes for the KV pool cannot be had "
