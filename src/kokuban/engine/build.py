@@ -85,21 +85,9 @@ def build_engine(
         source, program, config, pool=pool, quantize=runtime.quantize, progress=on_load
     )
     budget = _kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
-    info = EngineInfo(
-        model=served_name or str(model),
-        vocab_size=config.vocab_size,
-        max_context_tokens=budget.max_context_tokens,
-        block_size=scheduler.block_size,
-        num_blocks=budget.num_blocks,
-        bytes_per_token=budget.bytes_per_token,
-        kv_pool_bytes=budget.pool_bytes,
-        num_kv_tokens=budget.num_tokens,
-        requests_at_full_length=budget.requests_at_full_length,
-        kv_dtype=runtime.kv_dtype,
-        threads=threads,
-        isa=isa_name(isa_cap),
-        token_budget=scheduler.token_budget,
-        prefix_cache=scheduler.prefix_cache,
+    isa = isa_name(isa_cap)
+    info = _info(
+        served_name or str(model), config.vocab_size, scheduler, runtime, budget, threads, isa
     )
     key_space = None
     if scheduler.prefix_cache:
@@ -108,7 +96,7 @@ def build_engine(
             model_digest=source.digest(),
             program=program,
             layout=layout,
-            isa=info.isa,
+            isa=isa,
             quantize=runtime.quantize,
             max_context_tokens=budget.max_context_tokens,
         )
@@ -161,6 +149,33 @@ def _kv_budget(
         dtype_bytes=layout.element_bytes,
         max_context_tokens=context,
         required_context_tokens=scheduler.max_context_tokens and context,
+    )
+
+
+def _info(
+    name: str,
+    vocab_size: int,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+    budget: KvBudget,
+    threads: int,
+    isa: str,
+) -> EngineInfo:
+    return EngineInfo(
+        model=name,
+        vocab_size=vocab_size,
+        max_context_tokens=budget.max_context_tokens,
+        block_size=scheduler.block_size,
+        num_blocks=budget.num_blocks,
+        bytes_per_token=budget.bytes_per_token,
+        kv_pool_bytes=budget.pool_bytes,
+        num_kv_tokens=budget.num_tokens,
+        requests_at_full_length=budget.requests_at_full_length,
+        kv_dtype=runtime.kv_dtype,
+        threads=threads,
+        isa=isa,
+        token_budget=scheduler.token_budget,
+        prefix_cache=scheduler.prefix_cache,
     )
 
 

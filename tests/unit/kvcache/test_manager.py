@@ -467,6 +467,28 @@ def test_a_tail_is_hit_as_far_as_every_group_agrees() -> None:
     assert (cached.num_tokens, cached.tail_sources) == (16, ())
 
 
+def test_the_group_with_the_shortest_run_decides_how_long_the_tail_is() -> None:
+    pool = BlockPool(12)
+    space = make_manager(prefix_cache=True)._key_space
+    manager = Manager(pool, block_size=16, windows=(None, 20), key_space=space)
+    for request_id, tokens in ((A, range(26)), (B, [*range(20), 99])):
+        compute(manager, request_id, tokens)
+        manager.release(request_id, tokens)
+    tail_of_a = manager.find_cached_prefix(manager.make_chain(""), range(30)).tail_sources
+
+    # The window group's tail of A is handed out, not the full group's: the window group has B's
+    # left, which has four of the tokens.
+    pool.retain(tail_of_a[0])
+    pool.release([tail_of_a[0]])
+    order = pool.free_order()
+    pool.allocate(order.index(tail_of_a[1]) + 1)
+    cached = manager.find_cached_prefix(manager.make_chain(""), range(30))
+
+    assert cached.tail_sources[0] == tail_of_a[0]
+    assert cached.tail_sources[1] != tail_of_a[1]
+    assert (cached.num_tokens, cached.num_tail) == (20, 4)
+
+
 def test_two_groups_copy_in_an_order_in_which_no_source_is_overwritten() -> None:
     """Both sources are held while both targets are taken, so no target is a source."""
     pool = BlockPool(4)
