@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kokuban import _native
 from kokuban.core.env import ISA_LEVELS
 
@@ -14,3 +17,14 @@ def make_threads(count: int) -> Any:
 def isa_name(cap: int = -1) -> str:
     """The best of `ISA_LEVELS` that this machine can run, at most the one with index `cap`."""
     return ISA_LEVELS[_native.isa_level(cap)]
+
+
+def populate(memory: NDArray[np.uint8]) -> bool:
+    """Ask the system for the pages of [bytes] uint8 memory that starts at a page, and wait.
+
+    Others run meanwhile: the interpreter lock is not held. What was written is not changed.
+
+    Returns:
+        False where the system cannot do that; pages then come when they are first written.
+    """
+    return bool(_native.populate(memory))

@@ -7,21 +7,23 @@ comes at once, and nothing that a kernel wrote is changed.
 
 import logging
 import mmap
+import os
 import threading
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kokuban.core.errors import ConfigError
+from kokuban.kernels.native import populate
 from kokuban.kvcache.layout import KvLayout
 
 _LOG = logging.getLogger(__name__)
 
 _PIECE = 8 << 20
-"""Bytes populated at a time: 2 to 4 ms, in which the interpreter may be held."""
+"""Bytes populated at a time, so that the end of the process need not wait for all."""
 
-_MADV_POPULATE_WRITE = 23
-"""Linux 5.14; the mmap module has no name for it yet."""
+_NICENESS = 10
+"""Of the thread that populates: whoever computes or starts up goes first."""
 
 
 class KvStorage:
@@ -80,9 +82,11 @@ class KvStorage:
         return thread
 
     def _populate(self) -> None:
-        for start in range(0, len(self._memory), _PIECE):
-            size = min(_PIECE, len(self._memory) - start)
-            if not self._advise(_MADV_POPULATE_WRITE, start, size):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        flat = self.blocks.reshape(-1)
+        for start in range(0, len(flat), _PIECE):
+            if not populate(flat[start : start + _PIECE]):
+                _LOG.debug("this system gives pages of the KV pool on first use only")
                 return
 
     def _advise(self, advice: int | None, start: int, size: int) -> bool:
