@@ -102,15 +102,16 @@ def build_engine(
         )
     manager = _manager(program.kv, layout, budget, key_space)
     executor = _executor(program, weights, layout, budget, pool, isa_cap, text.tokenizer)
-    core = EngineCore(
-        Scheduler(scheduler, manager, max_context_tokens=budget.max_context_tokens),
-        manager,
-        executor,
-        SystemClock(),
-    )
-    client = EngineThread(core, info)
+    client = EngineThread(_core(scheduler, manager, executor, budget), info)
     ends = text.tokenizer.end_ids | source.end_token_ids
     return Engine(client, text.tokenizer, text.chat_template, ends)
+
+
+def _core(
+    config: SchedulerConfig, manager: Manager, executor: NativeExecutor, budget: KvBudget
+) -> EngineCore:
+    scheduler = Scheduler(config, manager, max_context_tokens=budget.max_context_tokens)
+    return EngineCore(scheduler, manager, executor, SystemClock())
 
 
 def _layout(kv: KvSpec, block_size: int, runtime: RuntimeConfig) -> KvLayout:

@@ -45,6 +45,11 @@ class TextDelta:
 
     error: str | None = None
 
+    @property
+    def tells_something(self) -> bool:
+        """False while all that came is held back."""
+        return bool(self.text or self.tokens or self.prompt_logprobs or self.finish is not None)
+
 
 async def generate(
     engine: EngineClient,
@@ -79,18 +84,27 @@ async def generate(
         Overloaded, RequestError: the engine refused the requests; none of them runs.
     """
     _check_ids(prompt_token_ids, params, engine.info.vocab_size)
-    own_ends = () if params.ignore_eos else end_token_ids
+    ends = {*params.stop_token_ids, *(() if params.ignore_eos else end_token_ids)}
     first = Request(
         id=RequestId(request_id or secrets.token_hex(12)),
         prompt_token_ids=tuple(prompt_token_ids),
         params=replace(params, n=1),
-        end_token_ids=frozenset((*params.stop_token_ids, *own_ends)),
+        end_token_ids=frozenset(ends),
         priority=priority,
         tenant=tenant,
         cache_scope=cache_scope,
         deadline_s=deadline_s,
     )
-    requests = _choices(first, params.n)
+    deltas = _deltas(engine, tokenizer, _choices(first, params.n), continues=continues)
+    async with aclosing(deltas):
+        async for delta in deltas:
+            yield delta
+
+
+async def _deltas(
+    engine: EngineClient, tokenizer: Tokenizer, requests: Sequence[Request], *, continues: bool
+) -> AsyncGenerator[TextDelta]:
+    """Run the choices of one prompt and turn their tokens into text."""
     open_choices = {each.id: _Choice(each, tokenizer, continues=continues) for each in requests}
     async with aclosing(_events(engine, requests)) as events:
         async for event in events:
@@ -102,7 +116,7 @@ async def generate(
                 del open_choices[event.request_id]
                 if event.finish is None:
                     engine.cancel(event.request_id)
-            if delta.text or delta.tokens or delta.prompt_logprobs or delta.finish is not None:
+            if delta.tells_something:
                 yield delta
             if not open_choices:
                 return
