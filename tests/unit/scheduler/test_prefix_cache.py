@@ -5,8 +5,21 @@ from tests.fakes import continuation, make_request
 from tests.unit.scheduler.helpers import Bench, admitted, sizes
 
 from kokuban.core.request import Request, RequestId
-from kokuban.core.step import Admission, Chunk, StepPlan
+from kokuban.core.step import Admission, Chunk, ChunkOutput, SampledToken, StepPlan, StepResult
 from kokuban.kvcache.manager import Manager
+
+
+class CountingRunner:
+    """Says the same token always and counts what it is made to compute: for long sequences."""
+
+    num_tokens = 0
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.num_tokens += plan.num_tokens
+        said = ChunkOutput((SampledToken(7),))
+        return StepResult(
+            plan.step, {each.request_id: said for each in plan.chunks if each.samples}
+        )
 
 
 def agent_loop(bench: Bench, *, start: int, new: int, output: int, turns: int) -> list[int]:
@@ -19,7 +32,7 @@ def agent_loop(bench: Bench, *, start: int, new: int, output: int, turns: int) -
         bench.add(make_request(f"turn {turn}", prompt=history, max_tokens=output))
         bench.run()
         said = bench.tokens(f"turn {turn}")
-        assert said == continuation(history, output)
+        assert len(said) == output
         # Each new token but the last was computed once, beside the prompt.
         computed.append(bench.runner.num_tokens - before - (output - 1))
         usage = bench.last_event(f"turn {turn}").usage
@@ -31,7 +44,9 @@ def agent_loop(bench: Bench, *, start: int, new: int, output: int, turns: int) -
 
 
 def agent_bench(*, partial_tails: bool) -> Bench:
-    return Bench(800, token_budget=20_000, prefix_cache=True, partial_tails=partial_tails)
+    bench = Bench(800, token_budget=20_000, prefix_cache=True, partial_tails=partial_tails)
+    bench.runner = CountingRunner()  # type: ignore[assignment]
+    return bench
 
 
 @pytest.mark.parametrize(("partial_tails", "total"), [(False, 7_104), (True, 7_009)])
