@@ -14,7 +14,7 @@ from kokuban.cli.bench import bench
 from kokuban.cli.models import inspect, models, pull
 from kokuban.cli.serve import serve
 from kokuban.cli.talk import chat, run
-from kokuban.core.errors import ConfigError, KokubanError
+from kokuban.core.errors import ConfigError, KokubanError, RequestError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,7 +49,7 @@ def main() -> None:
     """The entry point of the command."""
     try:
         app()
-    except ConfigError as error:
+    except (ConfigError, RequestError) as error:  # here the operator is the client
         _give_up(error, 2)
     except KokubanError as error:
         _give_up(error, 1)

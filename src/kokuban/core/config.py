@@ -10,6 +10,9 @@ from kokuban.core.errors import ConfigError
 KvDtype = Literal["bf16", "fp16", "fp32"]
 KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
 
+MAX_THREADS = 512
+MAX_TOKEN_BUDGET = 2**20
+
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
@@ -51,6 +54,8 @@ class SchedulerConfig:
                 f"token_budget={self.token_budget} cannot give each of "
                 f"max_running_requests={self.max_running_requests} one token in a step"
             )
+        if self.token_budget > MAX_TOKEN_BUDGET:
+            yield f"token_budget={self.token_budget} is above {MAX_TOKEN_BUDGET}"
         if self.max_prefill_tokens is not None and self.max_prefill_tokens < 1:
             yield f"max_prefill_tokens={self.max_prefill_tokens} is below 1"
         if self.max_waiting_requests < 1:
@@ -80,8 +85,8 @@ class RuntimeConfig:
     def __post_init__(self) -> None:
         if self.kv_dtype not in KV_DTYPES:
             raise ConfigError(f"kv_dtype={self.kv_dtype} is none of {', '.join(KV_DTYPES)}")
-        if self.threads < 0:
-            raise ConfigError(f"threads={self.threads} is negative")
+        if not 0 <= self.threads <= MAX_THREADS:
+            raise ConfigError(f"threads={self.threads} is not between 0 and {MAX_THREADS}")
 
 
 def parse_bytes(text: str) -> int:

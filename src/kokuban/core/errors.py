@@ -51,8 +51,8 @@ class PromptTooLong(RequestError):
         super().__init__(
             f"the prompt has {num_prompt_tokens} tokens, but the context holds "
             f"{max_context_tokens} and needs room for at least one new token; shorten the "
-            f"prompt by {excess} tokens or start the server with a larger --max-context-tokens "
-            f"or --kv-memory",
+            f"prompt by {excess} tokens or, if the model was made for more, start the server with "
+            f"a larger --max-context-tokens or --kv-memory",
             param="messages",
             code="context_length_exceeded",
         )

@@ -113,7 +113,7 @@ class SamplingParams:
                 yield name, f"{name}={value} is not between {low} and {high}"
         if self.max_tokens == 0 and self.prompt_logprobs is None:
             yield "max_tokens", "max_tokens=0 asks for no token; use 1 or more, or echo the prompt"
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+        if self.max_tokens is not None and 0 < self.max_tokens < self.min_tokens:
             yield (
                 "min_tokens",
                 f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}",

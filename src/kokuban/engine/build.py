@@ -11,6 +11,7 @@ from typing import Any
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.env import cache_dir, max_isa, omp_num_threads
+from kokuban.core.errors import ConfigError
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
@@ -132,7 +133,12 @@ def _kv_budget(
     runtime: RuntimeConfig,
 ) -> KvBudget:
     """How many blocks the operator's budget, or a share of the free memory, holds."""
-    context = min(scheduler.max_context_tokens or max_positions, max_positions)
+    context = scheduler.max_context_tokens or max_positions
+    if context > max_positions:
+        raise ConfigError(
+            f"max_context_tokens={context} is above the {max_positions} that the model was made "
+            f"for; use that or less, or 0 for as many as fit"
+        )
     budget_bytes = runtime.kv_memory_bytes
     if budget_bytes is None:
         budget_bytes = default_budget(

@@ -12,6 +12,7 @@ All prompts of a call run in one batch. The event loop that feeds the engine is 
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -83,14 +84,16 @@ class LLM:
         scheduler: SchedulerConfig | None = None,
         runtime: RuntimeConfig | None = None,
     ) -> None:
+        scheduler = scheduler or SchedulerConfig()
         self.engine: Engine = build_engine(
-            model, scheduler=scheduler or SchedulerConfig(), runtime=runtime or RuntimeConfig()
+            model, scheduler=scheduler, runtime=runtime or RuntimeConfig()
         )
+        self._max_waiting = scheduler.max_waiting_requests
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="kokuban-llm", daemon=True
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._loop.run_forever, name="kokuban-llm", daemon=True)
+        thread.start()
+        # Also at the end of the program, for those who never close.
+        self._shut_down = weakref.finalize(self, _shut_down, self.engine, self._loop, thread)
 
     def generate(
         self,
@@ -137,12 +140,7 @@ class LLM:
 
     def close(self) -> None:
         """Stop the engine and give its memory back. A second call does nothing."""
-        if self._loop.is_closed():
-            return
-        self.engine.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._shut_down()
 
     def __enter__(self) -> Self:
         return self
@@ -157,14 +155,29 @@ class LLM:
         return tokenizer.encode(prompt, add_bos=tokenizer.add_bos, parse_special=True)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        if self._loop.is_closed():
+            work.close()
+            raise StepFailed("this LLM is closed; make a new one")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C too: what nobody waits for must not go on
+            future.cancel()
+            raise
 
     async def _run_all(
         self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], *, continues: bool
     ) -> list[RequestOutput]:
+        # The queue refuses what is beyond its length: hand over no more than it takes.
+        most = max((each.n for each in params), default=1)
+        seats = asyncio.Semaphore(max(1, self._max_waiting // most))
+
+        async def run(ids: list[int], each: SamplingParams) -> RequestOutput:
+            async with seats:
+                return await self._run(ids, each, continues=continues)
+
         tasks = [
-            asyncio.create_task(self._run(ids, each, continues=continues))
-            for ids, each in zip(prompts, params, strict=True)
+            asyncio.create_task(run(ids, each)) for ids, each in zip(prompts, params, strict=True)
         ]
         try:
             return list(await asyncio.gather(*tasks))
@@ -207,6 +220,8 @@ class LLM:
                 came.put(error)
                 raise
 
+        if self._loop.is_closed():
+            raise StepFailed("this LLM is closed; make a new one")
         task = asyncio.run_coroutine_threadsafe(pump(), self._loop)
         try:
             while (news := came.get()) is not None:
@@ -215,6 +230,23 @@ class LLM:
                 yield news
         finally:
             task.cancel()
+
+
+def _shut_down(engine: Engine, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Stop the engine, let what waits for it see its end, then stop the loop."""
+    engine.close()
+    asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+async def _end_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -38,6 +38,8 @@ class KvStorage:
         if num_blocks < 1:
             raise ConfigError(f"num_blocks={num_blocks} is below 1; raise --kv-memory")
         self.layout = layout
+        self._populating: threading.Thread | None = None
+        self._closing = False
         self.num_blocks = num_blocks
         try:
             # Private: shared anonymous memory, the default, does not get huge pages.
@@ -78,13 +80,25 @@ class KvStorage:
             use, where the system cannot do it.
         """
         thread = threading.Thread(target=self._populate, name="kv-populate", daemon=True)
+        self._populating = thread
         thread.start()
         return thread
+
+    def close(self) -> None:
+        """End `populate` early. The memory stays until nobody refers to it.
+
+        A thread inside native code must not outlive the interpreter.
+        """
+        self._closing = True
+        if self._populating is not None:
+            self._populating.join()
 
     def _populate(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         flat = self.blocks.reshape(-1)
         for start in range(0, len(flat), _PIECE):
+            if self._closing:
+                return
             if not populate(flat[start : start + _PIECE]):
                 _LOG.debug("this system gives pages of the KV pool on first use only")
                 return

@@ -116,7 +116,8 @@ class NativeExecutor:
         return result
 
     def close(self) -> None:
-        """Nothing to do: memory and threads go with the last reference."""
+        """Stop what goes on in the background; memory and threads go with the last reference."""
+        self._storage.close()
 
     def logits(self, plan: StepPlan) -> NDArray[np.float32]:
         """Compute a step and give the logits of every token, [T, V], instead of sampling.
