@@ -1,11 +1,17 @@
 """Reads the body of a request: JSON only, within a size and a time."""
 
 import asyncio
+from typing import TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel
 
 from kokuban.server.errors import HttpError
+from kokuban.server.openai_models import parse
 from kokuban.server.settings import ServerSettings
+from kokuban.server.work import INLINE_JSON_BYTES, check_values, off_loop
+
+Body = TypeVar("Body", bound=BaseModel)
 
 MAX_DISCARDED_BYTES = 64 * 2**20
 """Of a body that is too large: read and dropped, so that the client can read why, up to here."""
@@ -24,8 +30,8 @@ async def read_json(request: Request, settings: ServerSettings) -> bytes:
     if kind != "application/json" and not kind.endswith("+json"):
         raise HttpError(
             415,
-            f"the content type is {kind[:64] or 'missing'!r}; send JSON with the header "
-            f"'Content-Type: application/json'",
+            f"the content type is {repr(kind[:64]) if kind else 'missing'}; send JSON with the "
+            f"header 'Content-Type: application/json'",
             code="unsupported_media_type",
         )
     try:
@@ -37,6 +43,21 @@ async def read_json(request: Request, settings: ServerSettings) -> bytes:
             f"the body did not arrive within {settings.body_timeout_s:g} seconds",
             code="request_timeout",
         ) from None
+
+
+async def parse_body(model: type[Body], raw: bytes) -> Body:
+    """The body as a model; a large one is parsed in a worker thread.
+
+    Raises:
+        HttpError: 413 for too many values.
+        RequestError: see `parse`.
+    """
+
+    def work() -> Body:
+        check_values(raw)
+        return parse(model, raw)
+
+    return await off_loop(work, len(raw), INLINE_JSON_BYTES)
 
 
 async def _read(request: Request, limit: int) -> bytes:

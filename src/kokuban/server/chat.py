@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request, Response
 from kokuban.core.step import SampledToken
 from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.answer import respond
-from kokuban.server.body import read_json
+from kokuban.server.body import parse_body, read_json
 from kokuban.server.form import LOWEST_LOGPROB, FormBase, finish_word
-from kokuban.server.openai_models import ChatRequest, parse
+from kokuban.server.openai_models import ChatRequest
 from kokuban.server.openai_responses import (
     ChatChoice,
     ChatChunk,
@@ -39,7 +39,8 @@ router = APIRouter()
 async def chat_completions(request: Request) -> Response:
     """Continue a conversation."""
     serving = serving_of(request)
-    body = parse(ChatRequest, await read_json(request, serving.settings))
+    raw = await read_json(request, serving.settings)
+    body = await parse_body(ChatRequest, raw)
     serving.check_model(body.model)
     check_stream_options(body)
     limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
@@ -52,7 +53,7 @@ async def chat_completions(request: Request) -> Response:
     record = serving.new_record(request, "chat", params)
     if body.tool_choice == "none":
         body.tools = None
-    prompt = await serving.encode_chat(body)
+    prompt = await serving.encode_chat(body, len(raw))
     record.prompt_tokens = len(prompt)
     deltas = generate(
         serving.model.client,

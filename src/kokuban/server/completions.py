@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -12,9 +13,9 @@ from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.answer import respond
-from kokuban.server.body import read_json
+from kokuban.server.body import parse_body, read_json
 from kokuban.server.completion_form import CompletionForm, Prompt
-from kokuban.server.openai_models import CompletionRequest, parse
+from kokuban.server.openai_models import CompletionRequest
 from kokuban.server.record import Record
 from kokuban.server.serving import (
     Serving,
@@ -23,6 +24,7 @@ from kokuban.server.serving import (
     sampling_params,
     serving_of,
 )
+from kokuban.server.work import off_loop
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this route."""
@@ -37,12 +39,13 @@ router = APIRouter()
 async def completions(request: Request) -> Response:
     """Continue one text or several."""
     serving = serving_of(request)
-    body = parse(CompletionRequest, await read_json(request, serving.settings))
+    raw = await read_json(request, serving.settings)
+    body = await parse_body(CompletionRequest, raw)
     serving.check_model(body.model)
     check_stream_options(body)
     params = _params(body, serving.info.vocab_size)
     record = serving.new_record(request, "completions", params)
-    prompts = await _prompts(serving, body, params.n)
+    prompts = await off_loop(partial(_prompts, serving, body, params.n), len(raw))
     record.prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
     form = CompletionForm(serving, body, record, prompts, params)
     if _is_echo_only(body):
@@ -73,7 +76,7 @@ def _params(body: CompletionRequest, vocab_size: int) -> SamplingParams:
     )
 
 
-async def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
+def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
     """Every prompt as token ids, all checked before the first one runs."""
     given = body.prompt
     rows: Sequence[str | list[int]]
@@ -95,8 +98,12 @@ async def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Pr
     prompts: list[Prompt] = []
     for row in rows:
         if isinstance(row, str):
-            prompt = Prompt(row, await serving.encode(row, add_bos=add_bos))
+            prompt = Prompt(row, serving.encode(row, add_bos=add_bos))
         else:
+            if len(row) >= serving.info.max_context_tokens:
+                error = PromptTooLong(len(row), serving.info.max_context_tokens)
+                error.param = "prompt"
+                raise error
             check_token_ids(row, serving.info.vocab_size, "prompt")
             prompt = Prompt(None, row)
         if not prompt.token_ids:

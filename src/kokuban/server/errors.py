@@ -52,12 +52,13 @@ class Rule(NamedTuple):
     error: type[KokubanError]
     status: int
     type: str
-    code: str | None
+    code: str
+    """Where the error has none of its own."""
 
 
 RULES = (
     Rule(UnknownModel, 404, "invalid_request_error", "model_not_found"),
-    Rule(RequestError, 400, "invalid_request_error", None),
+    Rule(RequestError, 400, "invalid_request_error", "invalid_value"),
     Rule(ShuttingDown, 503, "service_unavailable_error", "shutting_down"),
     Rule(Overloaded, 429, "rate_limit_error", "queue_full"),
     Rule(StepFailed, 500, "server_error", "engine_error"),
@@ -105,7 +106,7 @@ def failure(error: Exception) -> Failure:
     for rule in RULES:
         if isinstance(error, rule.error):
             param = error.param if isinstance(error, RequestError) else None
-            code = error.code if isinstance(error, RequestError) else rule.code
+            code = error.code if isinstance(error, RequestError) else None
             headers = (
                 {"retry-after": str(error.retry_after_s)} if isinstance(error, Overloaded) else {}
             )

@@ -10,11 +10,12 @@ import re
 import secrets
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kokuban.core.errors import KokubanError
 from kokuban.observe.metrics import ServingMetrics
-from kokuban.server.errors import HttpError, failure
+from kokuban.server.errors import CLIENT_CLOSED, HttpError, failure
 from kokuban.server.settings import ServerSettings
 
 PUBLIC = frozenset(
@@ -72,6 +73,9 @@ class Guard:
             self._check_host(headers)
             state["tenant"] = self._tenant(scope["path"], headers)
             await self._app(scope, receive, answer)
+        except ClientDisconnect:  # While it sent its body: nobody is left to be answered.
+            self._metrics.responded(CLIENT_CLOSED)
+            _log.info("request %s: the client left while it sent its body", state["request_id"])
         except Exception as error:  # The border: what is no error of ours is a 500.
             if not isinstance(error, KokubanError):
                 _log.exception("request %s failed", state["request_id"])

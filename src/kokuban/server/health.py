@@ -14,6 +14,7 @@ router = APIRouter()
 
 
 @router.get("/health")
+@router.head("/health", include_in_schema=False)
 async def health(request: Request) -> Response:
     """Liveness: 200 while the engine lives, however busy it is. 503: restart this process."""
     if not serving_of(request).model.client.alive():

@@ -6,6 +6,8 @@ Fields that we do not know are accepted and ignored; fields that we know and can
 refused by name, never ignored (`REFUSED`).
 """
 
+import json
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -46,6 +48,8 @@ REFUSED = {
 
 Body = TypeVar("Body", bound=BaseModel)
 
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+
 
 def parse(model: type[Body], raw: bytes) -> Body:
     """Read a body.
@@ -57,11 +61,33 @@ def parse(model: type[Body], raw: bytes) -> Body:
     try:
         body = model.model_validate_json(raw)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise _half_pair(raw) or from_validation(error) from None
     for name, value in (body.model_extra or {}).items():
         if name in REFUSED and value not in (None, False, "", [], {}):
             raise RequestError(f"{name}: {REFUSED[name]}", param=name, code="unsupported_field")
     return body
+
+
+def _half_pair(raw: bytes) -> RequestError | None:
+    """What is wrong with a body that is JSON but for half of a surrogate pair, such as \\ud83d."""
+    if not _HALF.search(raw):
+        return None
+    try:
+        fields = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    for name, value in fields.items() if isinstance(fields, dict) else ():
+        try:
+            json.dumps([name, value], ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            param = name if name.isidentifier() and name.isascii() else None
+            return RequestError(
+                f"{param or 'the body'} holds half of a surrogate pair, which is no character; "
+                f"send the whole pair or U+FFFD",
+                param=param,
+                code="invalid_value",
+            )
+    return None
 
 
 class _Strict(BaseModel):

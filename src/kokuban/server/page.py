@@ -28,6 +28,7 @@ def _file(name: str) -> Response:
 
 
 @router.get("/")
+@router.head("/")
 async def page() -> Response:
     return _file("page.html")
 

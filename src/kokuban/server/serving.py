@@ -1,6 +1,5 @@
 """What every route shares: the model that is served, and the way from a body to token ids."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,12 +16,15 @@ from kokuban.engine.client import EngineInfo
 from kokuban.observe.clock import Clock, SystemClock
 from kokuban.observe.metrics import EngineCollector, ServingMetrics
 from kokuban.server.life import Drain
-from kokuban.server.openai_models import SamplingFields, TemplateFields
+from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
 from kokuban.server.record import Record
 from kokuban.server.settings import ServedModel, ServerSettings
+from kokuban.server.work import off_loop
+from kokuban.text.tokenizer import Tokenizer
 
-INLINE_CHARACTERS = 8192
-"""Longer texts are templated and tokenised in a worker thread: below it the hop costs more."""
+MIN_TOKEN_BYTES = 128
+"""The longest token is taken to have at least so many bytes. Generous, since what a tokenizer does
+beside its vocabulary (composing characters, dropping spaces) may make a text shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,9 @@ class Serving:
     settings: ServerSettings
     clock: Clock
     metrics: ServingMetrics
+    longest_token: int
+    """Bytes of text that one token can stand for, at most."""
+
     drain: Drain = field(default_factory=Drain)
     created: int = field(default_factory=lambda: int(time.time()))
     """Unix time of the start: `created` of the model."""
@@ -65,24 +70,45 @@ class Serving:
             started_s=self.clock.now(),
         )
 
-    async def encode(self, text: str, *, add_bos: bool) -> list[int]:
-        """Ids of a raw prompt, in which special tokens may be written out."""
+    def encode(self, text: str, *, add_bos: bool) -> list[int]:
+        """Ids of a raw prompt, in which special tokens may be written out.
 
-        def work() -> list[int]:
-            return self.model.tokenizer.encode(text, add_bos=add_bos, parse_special=True)
+        Long texts take long: see `work.off_loop`.
 
-        return await _off_loop(work, len(text))
+        Raises:
+            RequestError: the text cannot fit into the context, whatever its tokens are.
+        """
+        self._check_text(len(text.encode("utf-8", "replace")), "prompt")
+        return self.model.tokenizer.encode(text, add_bos=add_bos, parse_special=True)
 
-    async def encode_chat(self, body: TemplateFields) -> list[int]:
-        """Ids of a conversation; what users wrote is never read as a special token."""
-        messages = [message.model_dump(exclude_unset=True) for message in body.messages]
-        tools = [tool.model_dump(exclude_unset=True) for tool in body.tools or ()]
+    async def encode_chat(self, body: TemplateFields, num_bytes: int) -> list[int]:
+        """Ids of a conversation; what users wrote is never read as a special token.
+
+        Args:
+            body: the messages.
+            num_bytes: length of the body as it was sent.
+
+        Raises:
+            RequestError: the messages cannot fit into the context, whatever their tokens are, or
+                the template refuses them.
+        """
+        limit = self.info.max_context_tokens
+        if len(body.messages) > limit:
+            raise RequestError(
+                f"there are {len(body.messages)} messages, and the context holds {limit} tokens; "
+                f"send fewer messages or start the server with a larger --max-context-tokens",
+                param="messages",
+                code="context_length_exceeded",
+            )
         continues = bool(body.continue_final_message)
         generation = body.add_generation_prompt
         if generation is None:
             generation = not continues
 
         def work() -> list[int]:
+            self._check_text(sum(_length(message.content) for message in body.messages), "messages")
+            messages = [message.model_dump(exclude_unset=True) for message in body.messages]
+            tools = [tool.model_dump(exclude_unset=True) for tool in body.tools or ()]
             return self.model.chat_template.encode_chat(
                 messages,
                 tools=tools or None,
@@ -91,8 +117,20 @@ class Serving:
                 kwargs=body.chat_template_kwargs or {},
             )
 
-        size = sum(_length(message.content) for message in body.messages)
-        return await _off_loop(work, size + 256 * (len(messages) + len(tools)))
+        return await off_loop(work, num_bytes)
+
+    def _check_text(self, num_bytes: int, param: str) -> None:
+        """Refuse what is surely too long before it costs minutes and gigabytes."""
+        tokens = self.info.max_context_tokens
+        limit = tokens * self.longest_token
+        if num_bytes > limit:
+            raise RequestError(
+                f"the text has {num_bytes} bytes, but the context holds {tokens} tokens, which are "
+                f"at most {limit} bytes; shorten the prompt or start the server with a larger "
+                f"--max-context-tokens",
+                param=param,
+                code="context_length_exceeded",
+            )
 
 
 def new_serving(
@@ -111,7 +149,13 @@ def new_serving(
             "max_context_tokens": str(info.max_context_tokens),
         }
     )
-    return Serving(model=model, settings=settings, clock=clock or SystemClock(), metrics=metrics)
+    return Serving(
+        model=model,
+        settings=settings,
+        clock=clock or SystemClock(),
+        metrics=metrics,
+        longest_token=_longest_token(model.tokenizer),
+    )
 
 
 def serving_of(request: Request) -> Serving:
@@ -170,6 +214,8 @@ def check_stream_options(body: SamplingFields) -> None:
 
 def check_token_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
     """Raises `RequestError` for the first id that is no row of the model's embedding."""
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+        return
     for token_id in ids:
         if not 0 <= token_id < vocab_size:
             raise RequestError(
@@ -190,18 +236,20 @@ def _logit_bias(biases: dict[str, float], vocab_size: int) -> dict[int, float]:
     return by_id
 
 
-def _length(content: object) -> int:
-    if isinstance(content, str):
-        return len(content)
-    if isinstance(content, list):
-        return sum(len(part if isinstance(part, str) else part.text or "") for part in content)
-    return 0
+def _longest_token(tokenizer: Tokenizer) -> int:
+    """Bytes of text that one token can stand for, at most.
+
+    An entry of the vocabulary has no fewer bytes than its text, except for a space in front.
+    """
+    pieces = map(tokenizer.piece_of, range(tokenizer.vocab_size))
+    longest = max((len(piece.encode("utf-8", "replace")) for piece in pieces if piece), default=0)
+    return max(MIN_TOKEN_BYTES, longest + 1)
 
 
-async def _off_loop(work: Any, num_characters: int) -> list[int]:
-    ids: list[int]
-    if num_characters <= INLINE_CHARACTERS:
-        ids = work()
-    else:
-        ids = await asyncio.to_thread(work)
-    return ids
+def _length(content: str | list[str | ContentPart] | None) -> int:
+    """Bytes of a message's text."""
+    if content is None:
+        return 0
+    parts = [content] if isinstance(content, str) else content
+    texts = (part if isinstance(part, str) else part.text or "" for part in parts)
+    return sum(len(text.encode("utf-8", "replace")) for text in texts)
