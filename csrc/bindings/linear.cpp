@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include <algorithm>
+
 #include "bindings/bindings.h"
 #include "bindings/packed.h"
 #include "common/thread_pool.h"
@@ -33,18 +35,31 @@ int64_t row_stride(int64_t rows, int64_t stride, int64_t cols, int64_t inner, co
     return rows > 1 ? stride : cols;
 }
 
-std::unique_ptr<PackedWeight> pack(int type, const Bytes& raw, int64_t n, int64_t k, ThreadPool* pool) {
+// Bytes of the file that are packed before the caller is told that they are not needed any more.
+constexpr int64_t kSliceBytes = 16 << 20;
+
+std::unique_ptr<PackedWeight> pack(int type, const Bytes& raw, int64_t n, int64_t k, ThreadPool* pool,
+                                   const nb::object& consumed) {
     const WeightFormat* format = find_format(static_cast<WeightType>(type));
     if (!format) throw nb::value_error("unknown weight type");
     if (n <= 0 || k <= 0 || k % format->block_elements) throw nb::value_error("n and k do not fit the weight type");
     if (static_cast<int64_t>(raw.size()) != n * row_bytes(*format, k)) throw nb::value_error("raw does not hold n rows of k");
-    nb::gil_scoped_release release;
     auto packed = std::make_unique<PackedWeight>(*format, n, k);
     uint8_t* data = packed->data();
-    const int64_t tile_bytes = packed->matrix().tile_bytes;
-    spread(pool, packed->matrix().tiles(), [&](int64_t tile, int) {
-        pack_tile(*format, raw.data(), n, k, tile, data + tile * tile_bytes);
-    });
+    const uint8_t* bytes = raw.data();
+    const int64_t tile_bytes = packed->matrix().tile_bytes, tiles = packed->matrix().tiles();
+    const int64_t slice = std::max<int64_t>(1, kSliceBytes / (kTileRows * row_bytes(*format, k)));
+    for (int64_t begin = 0; begin < tiles; begin += slice) {
+        const int64_t end = std::min(tiles, begin + slice);
+        {
+            nb::gil_scoped_release release;
+            spread(pool, end - begin, [&](int64_t item, int) {
+                const int64_t tile = begin + item;
+                pack_tile(*format, bytes, n, k, tile, data + tile * tile_bytes);
+            });
+        }
+        if (!consumed.is_none()) consumed(std::min(n, end * kTileRows) * row_bytes(*format, k));
+    }
     return packed;
 }
 
@@ -170,7 +185,7 @@ void bind_linear(nb::module_& module) {
         .def_prop_ro("tiles", [](const PackedWeight& w) { return w.matrix().tiles(); })
         .def_prop_ro("nbytes", [](const PackedWeight& w) { return w.matrix().tiles() * w.matrix().tile_bytes; });
     module.def("pack", &pack, nb::arg("type"), nb::arg("raw"), nb::arg("n"), nb::arg("k"),
-               nb::arg("pool").none() = nb::none());
+               nb::arg("pool").none() = nb::none(), nb::arg("consumed").none() = nb::none());
     module.def("unpack", &unpack, nb::arg("matrix"), nb::arg("out"));
     module.def("linear", &run_linear, nb::arg("matrix"), nb::arg("x"), nb::arg("out"), nb::arg("bias").none() = nb::none(),
                nb::arg("add") = false, nb::arg("isa_cap") = -1, nb::arg("pool").none() = nb::none());

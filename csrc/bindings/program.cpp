@@ -3,6 +3,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <tuple>
 
@@ -31,7 +32,10 @@ class BoundProgram {
         keep_.push_back(nb::cast(kv_pool));
     }
 
-    int buffer(int64_t cols, bool sampled) { return program_.add_buffer(cols, sampled); }
+    int buffer(int64_t cols, bool sampled) {
+        buffer_cols_.push_back(cols);
+        return program_.add_buffer(cols, sampled);
+    }
 
     void embed(ColumnsArg out, Array<const uint8_t, 1> rows, int type, int64_t row_bytes, float scale) {
         const WeightFormat* format = find_format(static_cast<WeightType>(type));
@@ -121,6 +125,7 @@ class BoundProgram {
 
     void finish(ColumnsArg hidden, int sampled, int logits) {
         program_.set_ends(columns(hidden), sampled, logits);
+        logit_cols_ = buffer_cols_[static_cast<size_t>(logits)];
     }
 
     void run_body(Array<const int32_t, 1> token_ids, Array<const int32_t, 1> positions,
@@ -137,12 +142,16 @@ class BoundProgram {
                         static_cast<int64_t>(sampled_rows.size()),
                         sampled_rows.data()};
         check(step, slots, positions, query_start);
+        num_sampled_ = step.num_sampled;
         nb::gil_scoped_release release;
         program_.run_body(step);
     }
 
     void run_head(int64_t begin, int64_t end, Array<float, 2> logits) {
-        if (static_cast<int64_t>(logits.shape(0)) < end - begin) throw std::invalid_argument("too few rows of logits");
+        if (begin < 0 || begin > end || end > num_sampled_) throw std::out_of_range("rows that the step did not sample");
+        if (static_cast<int64_t>(logits.shape(0)) < end - begin || static_cast<int64_t>(logits.shape(1)) != logit_cols_) {
+            throw std::invalid_argument("logits have too few rows, or another vocabulary");
+        }
         nb::gil_scoped_release release;
         program_.run_head(begin, end, logits.data());
     }
@@ -157,10 +166,20 @@ class BoundProgram {
     // What would otherwise read or write outside of memory. Cheap beside a step.
     void check(const Step& step, const Array<const int64_t, 2>& slots, const Array<const int32_t, 1>& positions,
                const Array<const int32_t, 1>& query_start) const {
-        if (static_cast<int64_t>(positions.size()) != step.num_tokens ||
+        if (step.num_tokens < 1 || static_cast<int64_t>(positions.size()) != step.num_tokens ||
             static_cast<int64_t>(slots.shape(1)) != step.num_tokens ||
             static_cast<int64_t>(query_start.size()) != step.num_chunks + 1) {
-            throw std::invalid_argument("the arrays of a step disagree on T or R");
+            throw std::invalid_argument("the arrays of a step are empty or disagree on T or R");
+        }
+        if (step.query_start[0] != 0 || step.query_start[step.num_chunks] != step.num_tokens ||
+            !std::is_sorted(step.query_start, step.query_start + step.num_chunks + 1)) {
+            throw std::invalid_argument("query_start does not go up from 0 to T");
+        }
+        for (int64_t i = 0; i < step.num_sampled; ++i) {
+            const bool ascends = i == 0 || step.sampled_rows[i] > step.sampled_rows[i - 1];
+            if (step.sampled_rows[i] < 0 || step.sampled_rows[i] >= step.num_tokens || !ascends) {
+                throw std::out_of_range("sampled rows do not ascend within the step");
+            }
         }
         const int64_t num_slots = num_blocks_ * layout_.block_size;
         for (int64_t t = 0; t < step.num_tokens; ++t) {
@@ -177,6 +196,9 @@ class BoundProgram {
     NativeProgram program_;
     int64_t num_blocks_;
     int64_t num_embeddings_ = 0;
+    int64_t num_sampled_ = 0;
+    int64_t logit_cols_ = 0;
+    std::vector<int64_t> buffer_cols_;
     int64_t max_positions_ = INT32_MAX;
 };
 

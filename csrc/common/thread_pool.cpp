@@ -22,12 +22,19 @@ constexpr uint64_t generation_of(uint64_t state) { return state >> 32; }
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) : state_(kClosed) {
-    for (int worker = 1; worker < threads; ++worker) {
-        workers_.emplace_back([this, worker] { work(worker); });
+    try {
+        for (int worker = 1; worker < threads; ++worker) {
+            workers_.emplace_back([this, worker] { work(worker); });
+        }
+    } catch (...) {  // the system has no more threads: those that began must end first
+        stop();
+        throw;
     }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
     stop_ = true;
     state_.store((generation_of(state_.load()) + 1) << 32 | kClosed);
     { std::lock_guard lock(mutex_); }  // a sleeper is either before its test or in wait

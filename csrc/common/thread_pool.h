@@ -44,6 +44,7 @@ class ThreadPool {
     }
 
    private:
+    void stop();
     void work(int worker);
     void claim(int worker);
     bool enter(uint64_t generation);

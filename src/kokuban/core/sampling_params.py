@@ -96,6 +96,7 @@ class SamplingParams:
             if not (math.isfinite(bias) and -100 <= bias <= 100):
                 yield "logit_bias", f"logit_bias of token {token} is {bias}, not within -100 to 100"
         yield from self._integer_problems()
+        yield from self._stop_problems()
 
     def _integer_problems(self) -> Iterator[tuple[str, str]]:
         limits = (
@@ -109,15 +110,25 @@ class SamplingParams:
         )
         for name, low, high in limits:
             value = getattr(self, name)
-            if value is not None and not low <= value <= high:
+            if value is not None and not _is_integer(value):
+                yield name, f"{name}={value!r} is not a whole number"
+            elif value is not None and not low <= value <= high:
                 yield name, f"{name}={value} is not between {low} and {high}"
+        for name in ("logit_bias", "stop_token_ids"):
+            for token in getattr(self, name):
+                if not _is_integer(token):
+                    yield name, f"{name} names {token!r}, which is no token id"
         if self.max_tokens == 0 and self.prompt_logprobs is None:
             yield "max_tokens", "max_tokens=0 asks for no token; use 1 or more, or echo the prompt"
-        if self.max_tokens is not None and 0 < self.max_tokens < self.min_tokens:
-            yield (
-                "min_tokens",
-                f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}",
-            )
+        if (
+            _is_integer(self.min_tokens)
+            and isinstance(self.max_tokens, int)
+            and 0 < self.max_tokens < self.min_tokens
+        ):
+            text = f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}"
+            yield "min_tokens", text
+
+    def _stop_problems(self) -> Iterator[tuple[str, str]]:
         if len(self.stop) > MAX_STOPS:
             yield "stop", f"stop has {len(self.stop)} strings; the limit is {MAX_STOPS}"
         if any(not text for text in self.stop):
@@ -127,3 +138,8 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the most likely token is taken, without a random number."""
         return self.temperature == 0
+
+
+def _is_integer(value: object) -> bool:
+    """True is no number of anything, whatever Python says."""
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -27,14 +27,14 @@ from kokuban.observe.clock import SystemClock
 from kokuban.observe.machine import available_memory_bytes, num_threads
 from kokuban.plan.memory import KvBudget, default_budget, plan_kv
 from kokuban.program.program import KvSpec, Program
-from kokuban.runner.load import LoadedWeights, Progress, load_weights
+from kokuban.runner.load import Progress, load_weights
 from kokuban.runner.native import NativeExecutor
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.text.chat import ChatTemplate
 from kokuban.text.load import load_text
 from kokuban.text.tokenizer import Tokenizer
 from kokuban.weights.pull import resolve
-from kokuban.weights.source import open_source
+from kokuban.weights.source import ModelSource, open_source
 from kokuban.weights.wheels import Progress as PullProgress
 
 
@@ -81,31 +81,54 @@ def build_engine(
     layout = _layout(program.kv, scheduler.block_size, runtime)
     text = load_text(source.tokenizer_source())
     threads = num_threads(runtime.threads, omp_num_threads=omp_num_threads())
-    pool, isa_cap = make_threads(threads), max_isa()
+    pool, isa_cap, isa = make_threads(threads), max_isa(), isa_name(max_isa())
     weights = load_weights(
         source, program, config, pool=pool, quantize=runtime.quantize, progress=on_load
     )
+    rope_positions = scheduler.max_context_tokens or config.max_positions
     budget = _kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
-    isa = isa_name(isa_cap)
     info = _info(
         served_name or str(model), config.vocab_size, scheduler, runtime, budget, threads, isa
     )
-    key_space = None
-    if scheduler.prefix_cache:
-        key_space = make_key_space(
-            directory=cache_dir(),
-            model_digest=source.digest(),
-            program=program,
-            layout=layout,
-            isa=isa,
-            quantize=runtime.quantize,
-            max_context_tokens=budget.max_context_tokens,
-        )
+    key_space = _key_space(source, program, layout, scheduler, runtime, isa, rope_positions)
     manager = _manager(program.kv, layout, budget, key_space)
-    executor = _executor(program, weights, layout, budget, pool, isa_cap, text.tokenizer)
+    storage = KvStorage(layout, budget.num_blocks)
+    executor = NativeExecutor(
+        program,
+        weights,
+        storage,
+        pool=pool,
+        isa_cap=isa_cap,
+        max_context_tokens=budget.max_context_tokens,
+        rope_positions=rope_positions,
+        valid_vocab=min(text.tokenizer.vocab_size, program.vocab_size),
+    )
+    storage.populate()
     client = EngineThread(_core(scheduler, manager, executor, budget), info)
-    ends = text.tokenizer.end_ids | source.end_token_ids
-    return Engine(client, text.tokenizer, text.chat_template, ends)
+    return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
+
+
+def _key_space(
+    source: ModelSource,
+    program: Program,
+    layout: KvLayout,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+    isa: str,
+    rope_positions: int,
+) -> KeySpace | None:
+    """What names the blocks of this model in the prefix cache; None when it is off."""
+    if not scheduler.prefix_cache:
+        return None
+    return make_key_space(
+        directory=cache_dir(),
+        model_digest=source.digest(),
+        program=program,
+        layout=layout,
+        isa=isa,
+        quantize=runtime.quantize,
+        max_context_tokens=rope_positions,
+    )
 
 
 def _core(
@@ -193,26 +216,3 @@ def _manager(kv: KvSpec, layout: KvLayout, budget: KvBudget, key_space: KeySpace
         windows=[group.window for group in kv.groups],
         key_space=key_space,
     )
-
-
-def _executor(
-    program: Program,
-    weights: LoadedWeights,
-    layout: KvLayout,
-    budget: KvBudget,
-    pool: Any,
-    isa_cap: int,
-    tokenizer: Tokenizer,
-) -> NativeExecutor:
-    storage = KvStorage(layout, budget.num_blocks)
-    executor = NativeExecutor(
-        program,
-        weights,
-        storage,
-        pool=pool,
-        isa_cap=isa_cap,
-        max_context_tokens=budget.max_context_tokens,
-        valid_vocab=min(tokenizer.vocab_size, program.vocab_size),
-    )
-    storage.populate()
-    return executor

@@ -140,8 +140,9 @@ class EngineThread:
             while self._wait_for_work(core):
                 while self._inbox:
                     self._take(core, self._inbox.popleft())
-                self._deliver(core.step())
-                self._stats = core.stats()
+                events = core.step()
+                self._stats = core.stats()  # first: who has seen the end finds the blocks free
+                self._deliver(events)
             self._end("the engine was shut down before this request ended")
         except Exception as error:
             self._failure = error

@@ -6,6 +6,7 @@ Inputs of quantised weights are themselves rounded to int8 in groups of 32 eleme
 shows how. All instruction sets, numbers of rows and threads give the same bits.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,14 @@ class PackedMatrix:
 
 
 def pack_matrix(
-    raw: Bytes, weight_type: str, n: int, k: int, *, name: str = "weight", pool: Any = None
+    raw: Bytes,
+    weight_type: str,
+    n: int,
+    k: int,
+    *,
+    name: str = "weight",
+    pool: Any = None,
+    consumed: Callable[[int], None] | None = None,
 ) -> PackedMatrix:
     """Pack a weight matrix for `linear`. Codes and scales are moved, never rounded.
 
@@ -76,12 +84,14 @@ def pack_matrix(
         weight_type: one of `WEIGHT_TYPES`.
         name: of the tensor, for messages.
         pool: a `_native.ThreadPool` to spread the work over.
+        consumed: told after some megabytes each how many bytes of `raw` are read and not needed
+            any more, so that pages of a mapped file can be given back.
 
     Raises:
         ModelError: the type is unknown, k is no whole number of blocks, or raw has another length.
     """
     number = check_stored_matrix(raw, weight_type, n, k, name)
-    return PackedMatrix(weight_type, n, k, _native.pack(number, raw, n, k, pool))
+    return PackedMatrix(weight_type, n, k, _native.pack(number, raw, n, k, pool, consumed))
 
 
 def unpack_matrix(matrix: PackedMatrix) -> Floats:

@@ -7,11 +7,21 @@ from numpy.typing import NDArray
 
 from kokuban import _native
 from kokuban.core.env import ISA_LEVELS
+from kokuban.core.errors import ConfigError
 
 
 def make_threads(count: int) -> Any:
-    """A native thread pool of `count` workers, of which the calling thread is one."""
-    return _native.ThreadPool(count)
+    """A native thread pool of `count` workers, of which the calling thread is one.
+
+    Raises:
+        ConfigError: the system does not allow so many threads.
+    """
+    try:
+        return _native.ThreadPool(count)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{count} threads cannot be had ({error}); use fewer --threads"
+        ) from error
 
 
 def isa_name(cap: int = -1) -> str:

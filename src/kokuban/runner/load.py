@@ -1,11 +1,13 @@
 """From a model's tensors to what the native program reads: matrices, vectors, embedding rows.
 
 Matrices are packed one after another and their pages of the file given back at once, so that the
-memory at the peak is the packed weights and one tensor. Embedding rows stay in the mapped file.
+memory at the peak is the packed weights and some megabytes of one tensor. Embedding rows stay in
+the mapped file.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +83,7 @@ def load_weights(
                 vectors[name] = _vector(source.tensor(name), config)
             continue
         tensor = source.tensor(name)
-        matrices[name] = _packed(tensor, spec, pool, quantize)
+        matrices[name] = _packed(source, tensor, spec, pool, quantize)
         done += tensor.data.nbytes
         source.release(name)
         if progress is not None:
@@ -95,12 +97,17 @@ def load_weights(
     )
 
 
-def _packed(tensor: WeightTensor, spec: WeightSpec, pool: Any, quantize: str) -> PackedMatrix:
+def _packed(
+    source: ModelSource, tensor: WeightTensor, spec: WeightSpec, pool: Any, quantize: str
+) -> PackedMatrix:
+    release: Callable[[int], None] | None = partial(source.release, tensor.name)
     if quantize != "none" and not tensor.type.quantized:
         wanted = TensorType.Q8_0 if quantize == "int8" else TensorType.Q4_1
-        tensor = quantize_tensor(tensor, wanted)
+        tensor, release = quantize_tensor(tensor, wanted), None
     n, k = spec.shape
-    return pack_matrix(tensor.data, tensor.type.name, n, k, name=tensor.name, pool=pool)
+    return pack_matrix(
+        tensor.data, tensor.type.name, n, k, name=tensor.name, pool=pool, consumed=release
+    )
 
 
 def _vector(tensor: WeightTensor, config: ModelConfig) -> NDArray[np.float32]:

@@ -58,6 +58,8 @@ class NativeExecutor:
         pool: native threads; the caller of `submit` is worker 0.
         isa_cap: best instruction set level to use; -1: what there is.
         max_context_tokens: no position at or above it is ever computed.
+        rope_positions: the context that the operator or the model allows, before memory cuts it:
+            how positions are scaled must not depend on what else runs on a machine.
         valid_vocab: ids that the tokenizer knows; the output matrix may have more rows.
     """
 
@@ -72,6 +74,7 @@ class NativeExecutor:
         pool: Any,
         isa_cap: int = -1,
         max_context_tokens: int,
+        rope_positions: int | None = None,
         valid_vocab: int | None = None,
     ) -> None:
         layout = storage.layout
@@ -80,7 +83,10 @@ class NativeExecutor:
         self._num_groups = len(program.kv.groups)
         self._rows: Rows[RowState] = Rows(self._num_groups)
         self._rope_tables = tuple(
-            RopeTable(*inverse_frequencies(config, max_context_tokens), max_context_tokens)
+            RopeTable(
+                *inverse_frequencies(config, rope_positions or max_context_tokens),
+                max_context_tokens,
+            )
             for config in program.rope_tables
         )
         self._native = _native.Program(

@@ -248,11 +248,11 @@ class Scheduler:
 
     def _fail(self, state: RequestState, text: str, now_s: float) -> TokenEvent:
         usage = state.finish(now_s)
-        self._remove(state)
+        self._remove(state, keep_tail=False)
         self._totals.failed_requests += 1
         return TokenEvent(state.id, (), finish=FinishReason.ERROR, error=text, usage=usage)
 
-    def _remove(self, state: RequestState) -> None:
+    def _remove(self, state: RequestState, *, keep_tail: bool = True) -> None:
         """Forget a request that ends, whatever it held."""
         del self._requests[state.id]
         self._shares.leave(state.request.tenant)
@@ -260,7 +260,7 @@ class Scheduler:
             self._queue.remove(state)
         else:
             self._running.remove(state)
-            self._manager.release(state.id, state.token_ids)
+            self._manager.release(state.id, state.token_ids if keep_tail else ())
             self._ended_rows.append(state.id)
 
     def _max_output_tokens(self, request: Request) -> int:

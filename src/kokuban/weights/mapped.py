@@ -119,10 +119,13 @@ class TensorTable:
         data = info.file.view(info.offset, info.num_bytes)
         return WeightTensor(name, info.type, info.shape, data)
 
-    def release(self, name: str) -> None:
-        """Let the system drop the tensor's pages; reading it again stays possible."""
+    def release(self, name: str, num_bytes: int | None = None) -> None:
+        """Let the system drop a tensor's pages, or those of its first `num_bytes` bytes.
+
+        Reading it again stays possible.
+        """
         info = self.info(name)
-        info.file.release(info.offset, info.num_bytes)
+        info.file.release(info.offset, info.num_bytes if num_bytes is None else num_bytes)
 
 
 def overlap(infos: Iterable[TensorInfo]) -> tuple[TensorInfo, TensorInfo] | None:

@@ -80,8 +80,11 @@ class ModelSource(Protocol):
         """
         ...
 
-    def release(self, name: str) -> None:
-        """Let the system drop a tensor's pages from memory; reading it again stays possible."""
+    def release(self, name: str, num_bytes: int | None = None) -> None:
+        """Let the system drop a tensor's pages from memory, or those of its first bytes.
+
+        Reading it again stays possible.
+        """
         ...
 
     def tokenizer_source(self) -> TokenizerSource:

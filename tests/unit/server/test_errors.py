@@ -29,7 +29,7 @@ def test_every_class_stands_before_the_class_it_is_derived_from() -> None:
             400,
             "invalid_request_error",
             "messages",
-            None,
+            "invalid_value",
         ),
         (errors.Overloaded("full"), 429, "rate_limit_error", None, "queue_full"),
         (errors.ShuttingDown("bye"), 503, "service_unavailable_error", None, "shutting_down"),
