@@ -1,5 +1,6 @@
 """Options that several commands have, and how they become the engine's configuration."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ def open_engine(options: EngineOptions) -> Iterator["Engine"]:
             on_load=partial(report, "packing weights"),
             on_pull=report,
         )
+    gc.freeze()
+    gc.enable()
     try:
         yield engine
     finally:
