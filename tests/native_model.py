@@ -1,7 +1,6 @@
 """A model on the native executor, driven by hand: chunks, batches, blocks as a test wants them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -122,9 +121,3 @@ class NativeModel:
             tuple(self._free.pop() for _ in range(held, needed)) for _ in range(self._num_groups)
         )
         return Chunk(name, start, token_ids, new, samples=True)
-
-
-@contextmanager
-def native_model(path: Path, **options: object) -> Iterator[NativeModel]:
-    """A `NativeModel` that is let go at the end."""
-    yield NativeModel(path, **options)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from kokuban.core.errors import ConfigError
 
+Quantize = Literal["none", "int8", "int4"]
 KvDtype = Literal["bf16", "fp16", "fp32"]
 KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
 
@@ -79,7 +80,7 @@ class RuntimeConfig:
     threads: int = 0
     """Threads that compute, the engine's own included. 0: the CPUs that this process may use."""
 
-    quantize: Literal["none", "int8", "int4"] = "none"
+    quantize: Quantize = "none"
     """Quantise 16- and 32-bit weights at load."""
 
     def __post_init__(self) -> None:

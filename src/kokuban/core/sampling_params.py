@@ -134,11 +134,6 @@ class SamplingParams:
         if any(not text for text in self.stop):
             yield "stop", "stop holds an empty string, which would end every text at once"
 
-    @property
-    def greedy(self) -> bool:
-        """Whether the most likely token is taken, without a random number."""
-        return self.temperature == 0
-
 
 def _is_integer(value: object) -> bool:
     """True is no number of anything, whatever Python says."""

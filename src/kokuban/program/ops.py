@@ -56,7 +56,7 @@ class RmsNorm:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """out = x · concat(weights)ᵀ + concat(biases), or out = residual + that.
+    """out = x · concat(weights)ᵀ + concat(biases).
 
     Several weights share one input: their outputs lie side by side in `out`, in this order.
     """

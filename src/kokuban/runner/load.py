@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kokuban.core.config import Quantize
 from kokuban.core.model_config import ModelConfig
 from kokuban.kernels.linear import PackedMatrix, pack_matrix
 from kokuban.program.program import Program, WeightSpec
 from kokuban.weights.dequant import dequantize_tensor
 from kokuban.weights.mapped import WeightTensor
-from kokuban.weights.quant_types import TensorType
-from kokuban.weights.quantize import quantize_tensor
+from kokuban.weights.quantize import LOAD_TYPES, quantize_tensor
 from kokuban.weights.source import ModelSource, check_tensors
 
 Progress = Callable[[int, int], None]
@@ -58,7 +58,7 @@ def load_weights(
     config: ModelConfig,
     *,
     pool: Any,
-    quantize: str = "none",
+    quantize: Quantize = "none",
     progress: Progress | None = None,
 ) -> LoadedWeights:
     """Check that the file has what the Program needs, then pack it.
@@ -98,12 +98,11 @@ def load_weights(
 
 
 def _packed(
-    source: ModelSource, tensor: WeightTensor, spec: WeightSpec, pool: Any, quantize: str
+    source: ModelSource, tensor: WeightTensor, spec: WeightSpec, pool: Any, quantize: Quantize
 ) -> PackedMatrix:
     release: Callable[[int], None] | None = partial(source.release, tensor.name)
     if quantize != "none" and not tensor.type.quantized:
-        wanted = TensorType.Q8_0 if quantize == "int8" else TensorType.Q4_1
-        tensor, release = quantize_tensor(tensor, wanted), None
+        tensor, release = quantize_tensor(tensor, LOAD_TYPES[quantize]), None
     n, k = spec.shape
     return pack_matrix(
         tensor.data, tensor.type.name, n, k, name=tensor.name, pool=pool, consumed=release
