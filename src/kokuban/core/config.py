@@ -10,6 +10,8 @@ from kokuban.core.errors import ConfigError
 Quantize = Literal["none", "int8", "int4"]
 KvDtype = Literal["bf16", "fp16", "fp32"]
 KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
+Eviction = Literal["lru", "cost"]
+EVICTIONS: tuple[Eviction, ...] = get_args(Eviction)
 
 MAX_THREADS = 512
 MAX_TOKEN_BUDGET = 2**20
@@ -37,6 +39,10 @@ class SchedulerConfig:
     prefix_cache: bool = True
     """Whether KV that was computed is kept and found again by requests that begin the same."""
 
+    eviction: Eviction = "lru"
+    """Which cached block is handed out next: the one free longest, or the one whose loss is likely
+    to cost least (FLOPs to compute it again, times its reuse, for each of its bytes)."""
+
     max_context_tokens: int = 0
     """Prompt and output of one request together. 0: what the model and the pool allow."""
 
@@ -63,6 +69,8 @@ class SchedulerConfig:
             yield f"max_waiting_requests={self.max_waiting_requests} is below 1"
         if self.block_size not in (16, 32, 64, 128):
             yield f"block_size={self.block_size} is none of 16, 32, 64, 128"
+        if self.eviction not in EVICTIONS:
+            yield f"eviction={self.eviction} is none of {', '.join(EVICTIONS)}"
         if self.max_context_tokens < 0:
             yield f"max_context_tokens={self.max_context_tokens} is negative"
         if self.max_skips < 0:
@@ -77,6 +85,12 @@ class RuntimeConfig:
     kv_memory_bytes: int | None = None
     """Size of the KV pool. None: a modest share of the memory that is free."""
 
+    kv_ram_bytes: int = 0
+    """Host memory for KV that left the pool. 0: none."""
+
+    kv_disk_bytes: int = 0
+    """Disk for KV that left the pool; needs some host memory to pass through. 0: none."""
+
     threads: int = 0
     """Threads that compute, the engine's own included. 0: the CPUs that this process may use."""
 
@@ -86,6 +100,9 @@ class RuntimeConfig:
     def __post_init__(self) -> None:
         if self.kv_dtype not in KV_DTYPES:
             raise ConfigError(f"kv_dtype={self.kv_dtype} is none of {', '.join(KV_DTYPES)}")
+        for name in ("kv_ram_bytes", "kv_disk_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name)} is negative; 0 switches it off")
         if not 0 <= self.threads <= MAX_THREADS:
             raise ConfigError(f"threads={self.threads} is not between 0 and {MAX_THREADS}")
 

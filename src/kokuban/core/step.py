@@ -64,6 +64,20 @@ class BlockCopy(NamedTuple):
     target: BlockId
 
 
+class BlockStore(NamedTuple):
+    """Copy a block down to a slot of host memory: the first thing that a step does."""
+
+    block: BlockId
+    slot: int
+
+
+class BlockLoad(NamedTuple):
+    """Copy a slot of host memory up into a block, after the copies and before the step's writes."""
+
+    slot: int
+    block: BlockId
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What the runner does next."""
@@ -72,7 +86,7 @@ class StepPlan:
     """Counts up from 0."""
 
     chunks: tuple[Chunk, ...]
-    """In batch order; no request occurs twice."""
+    """In batch order; no request occurs twice. Empty when a step only moves blocks."""
 
     admitted: tuple[Admission, ...] = ()
     """Requests whose first chunk (since they began, or began again) is in this step."""
@@ -80,7 +94,10 @@ class StepPlan:
     ended: tuple[RequestId, ...] = ()
     """Requests with a row that finished, were cancelled or preempted since the last plan."""
 
+    stores: tuple[BlockStore, ...] = ()
     copies: tuple[BlockCopy, ...] = ()
+    loads: tuple[BlockLoad, ...] = ()
+    """In this order, and all before the first write: each sees what the one before left."""
 
     preempted: tuple[RequestId, ...] = ()
     """Requests that lost their blocks to make room, and wait again; also in `ended`."""
@@ -121,6 +138,17 @@ class Usage:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    """Prompt tokens whose KV was found, in whatever tier."""
+
+    cached_ram_tokens: int = 0
+    """Those of them that came up from host memory."""
+
+    cached_disk_tokens: int = 0
+    """Those of them that came up from disk."""
+
+    cache_write_tokens: int = 0
+    """Prompt tokens whose KV can be found from now on and could not before."""
+
     preemptions: int = 0
     recomputed_tokens: int = 0
     queue_s: float = 0.0
