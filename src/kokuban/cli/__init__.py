@@ -12,6 +12,7 @@ import typer
 
 from kokuban import __version__
 from kokuban.cli.bench import bench
+from kokuban.cli.cache import cache
 from kokuban.cli.models import inspect, models, pull
 from kokuban.cli.serve import serve
 from kokuban.cli.talk import chat, run
@@ -44,6 +45,7 @@ def kokuban(
 for command in (serve, run, chat, pull, inspect, models):
     app.command()(command)
 app.add_typer(bench, name="bench")
+app.add_typer(cache, name="cache")
 
 
 def main() -> None:
