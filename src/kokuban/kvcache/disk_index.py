@@ -35,10 +35,10 @@ _SCHEMA = (
     "CREATE TABLE slots (slot INTEGER PRIMARY KEY, kv_group INTEGER NOT NULL, "
     "key BLOB NOT NULL, last_used INTEGER NOT NULL)"
 )
-_SETTINGS = (
+_SETTINGS = (  # In this order: the first must come before the file is read.
     "PRAGMA locking_mode=EXCLUSIVE",
-    "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=OFF",
+    "PRAGMA journal_mode=WAL",
     "PRAGMA wal_autocheckpoint=64",
     "PRAGMA journal_size_limit=262144",
     "PRAGMA trusted_schema=OFF",

@@ -19,9 +19,6 @@ from kokuban.kvcache.write_pause import Clock
 
 Kind = Literal["read", "write"]
 
-_LAST_JOB_S = 1.0
-"""`close` waits so long for the job in hand after its time is over."""
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -77,7 +74,7 @@ class DiskTier:
         store: closed by `close`; nobody else may use it meanwhile.
         slot_view: the bytes of a slot of host memory, writable; called on the I/O thread.
         max_queued_writes: 1 or more.
-        on_done: called on the I/O thread after each job, to wake the engine.
+        on_done: wakes the engine: called on the I/O thread after each job, and by whoever cancels.
     """
 
     def __init__(
@@ -182,8 +179,11 @@ class DiskTier:
                 write_s=self._seconds["write"],
             )
 
-    def close(self, timeout_s: float) -> int:
+    def close(self, timeout_s: float, *, last_job_s: float = 1.0) -> int:
         """Cancel reads, finish writes until the time is over, close the store.
+
+        Args:
+            last_job_s: how much longer to wait for the job in hand.
 
         Returns:
             Writes that were lost. A disk that hangs keeps its thread and the store's lock until
@@ -193,11 +193,12 @@ class DiskTier:
             self._closing = True
             self._cancel(self._reads)
             self._changed.notify()
+        self._wake()
         self._thread.join(timeout_s)
         with self._changed:
             lost = len(self._writes)
             self._cancel(self._writes)
-        self._thread.join(_LAST_JOB_S)
+        self._thread.join(last_job_s)
         if not self._thread.is_alive():
             self._store.close()
             return lost

@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from kokuban.kvcache.disk_index import BYTES_PER_SLOT, FIXED_BYTES
@@ -15,10 +16,12 @@ SLOT_BYTES = 4096
 FACTS = {"model": "tiny", "kv_dtype": "bf16", "layout": "kv1-bf16"}
 
 
+@cache
 def content(number: int, group: int = 0) -> BlockContent:
     return BlockContent(group, BlockKey(hashlib.blake2b(b"%d" % number, digest_size=32).digest()))
 
 
+@cache
 def payload(block: BlockContent, num_bytes: int = PAYLOAD_BYTES) -> bytes:
     return hashlib.shake_128(b"%d" % block.group + block.key).digest(num_bytes)
 
