@@ -80,6 +80,9 @@ class FakeEngine:
         self._go.set()
         self._changed = asyncio.Event()
 
+    def turn_prefix_cache_off(self) -> None:
+        self.info = replace(self.info, prefix_cache=False)
+
     def pause(self) -> None:
         """Compute nothing until `resume`."""
         self._go.clear()
