@@ -56,6 +56,7 @@ async def test_events_come_with_all_that_a_router_needs() -> None:
     await call.until(b"open")
     log.stored("pool", 0, KEY, ROOT, (5, 6), (3,))
     log.stored("disk", 1, KEY, None, (5, 6))
+    log.stored("ram", 0, KEY, None, (), (9,))
     log.removed("ram", 0, KEY, (9,))
     log.cleared("pool")
     await call.until(b"cleared")
@@ -91,8 +92,9 @@ async def test_events_come_with_all_that_a_router_needs() -> None:
                 "block_ids": [],
             },
         ),
-        ("life-3", "removed", {"tier": "ram", "group": 0, "key": KEY.hex(), "block_ids": [9]}),
-        ("life-4", "cleared", {"tier": "pool"}),
+        ("life-3", "stored", {"tier": "ram", "group": 0, "key": KEY.hex(), "block_ids": [9]}),
+        ("life-4", "removed", {"tier": "ram", "group": 0, "key": KEY.hex(), "block_ids": [9]}),
+        ("life-5", "cleared", {"tier": "pool"}),
     ]
 
 

@@ -170,7 +170,7 @@ class EventFeed(Response):
             return Change(event.tier)
         place = (event.tier, event.group, event.key.hex())
         block_ids = list(event.block_ids)
-        if event.kind == "removed":
+        if not event.token_ids:  # Removed, or in a tier that names what the pool has told of.
             return Change(*place, block_ids=block_ids)
         return Change(
             *place,
