@@ -15,6 +15,10 @@ from kokuban.server.record import Record
 MAX_TOKENS = 2**22
 """Tokens that are remembered of all tenants together: 16 MiB."""
 
+PROMPT_TOKENS = 64
+"""What each prompt of a request but one counts beside its tokens: it costs memory and time too,
+however short it is."""
+
 
 class _Ring:
     """The requests of one tenant, oldest first."""
@@ -22,14 +26,14 @@ class _Ring:
     def __init__(self) -> None:
         self.records: OrderedDict[str, Record] = OrderedDict()
         self.sizes: dict[str, int] = {}
-        """By request: its tokens, outputs only once it has ended."""
+        """By request: what it counts, outputs only once it has ended."""
 
         self.num_tokens = 0
         """Of all of them."""
 
     def put(self, record: Record) -> None:
         """Add a request, or count anew one that is there."""
-        size = record.num_remembered
+        size = record.num_remembered + PROMPT_TOKENS * (len(record.prompts) - 1)
         self.num_tokens += size - self.sizes.get(record.request_id, 0)
         self.sizes[record.request_id] = size
         self.records[record.request_id] = record

@@ -5,7 +5,7 @@ they have in common. Nothing here is written, so that a worker thread may do it.
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kokuban.server.record import TOKEN_BYTES, Record
@@ -21,7 +21,7 @@ class Past:
     request_id: str
     scope: str
     prompts: Sequence[bytes]
-    outputs: "Sequence[tuple[int, array[int]]]"
+    outputs: "Mapping[int, array[int]]"
     """By choice. They may grow while they are read; what is there does not change."""
 
     num_choices: int
@@ -42,7 +42,7 @@ class Past:
             record.request_id,
             record.scope,
             tuple(record.prompts),
-            tuple(record.outputs.items()),
+            dict(record.outputs),
             record.n,
             record.first_token_s,
             record.ended_s,
@@ -140,10 +140,10 @@ def _into_outputs(
     num_prompt = len(other) // TOKEN_BYTES
     choice, length, rest = None, num_prompt, other[num_common * TOKEN_BYTES :][:_FIRST_STEP]
     if num_common == num_prompt:
-        for number, tokens in past.outputs:
-            if number // past.num_choices != index:
+        for number in range(index * past.num_choices, (index + 1) * past.num_choices):
+            if number not in past.outputs:
                 continue
-            output = tokens.tobytes()
+            output = past.outputs[number].tobytes()
             more = num_common_tokens(output, prompt, len(other))
             if choice is None or num_prompt + more > num_common:
                 choice, num_common = number, num_prompt + more

@@ -58,7 +58,7 @@ def test_the_oldest_request_is_forgotten_first_and_by_tenant() -> None:
 def test_tokens_are_bounded_with_the_outputs_of_what_has_ended() -> None:
     history = History(10, 10)
     first, second = record("first"), record("second")
-    history.add(first, [[1, 2], [3]])
+    history.add(first, [[1, 2, 3]])
     history.add(second, [[1, 2, 3]])
     say(second, 5)
     assert (names(history), history.num_tokens("")) == (["second", "first"], 6)
@@ -88,6 +88,16 @@ def test_a_prompt_that_is_too_large_is_not_remembered() -> None:
     history.add(record("large"), [[1, 2, 3, 4]])
 
     assert (names(history), history.num_tokens("")) == ([], 0)
+
+
+def test_many_short_prompts_count_more_than_their_tokens() -> None:
+    history = History(10, 1000)
+    history.add(record("two"), [[1], [2, 3]])
+    assert history.num_tokens("") == 3 + 64
+
+    history.add(record("many"), [[1]] * 16)
+
+    assert (names(history), history.num_tokens("")) == (["many"], 16 + 15 * 64)
 
 
 def test_with_nothing_to_remember_no_token_is_kept() -> None:

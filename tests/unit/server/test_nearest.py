@@ -20,7 +20,7 @@ def past(
     computed_s: float = 1.0, ended_s: float | None = 2.0, n: int = 1,
 ) -> Past:  # fmt: skip
     """A request that ended at second 2."""
-    said = tuple((choice, array("i", ids)) for choice, ids in (outputs or {}).items())
+    said = {choice: array("i", ids) for choice, ids in (outputs or {}).items()}
     return Past(name, "", [tokens(*prompt) for prompt in prompts], said, n, computed_s, ended_s)
 
 

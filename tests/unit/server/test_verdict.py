@@ -16,7 +16,7 @@ LOOKUP = Lookup(
 def near(
     common: int, available: int | None = None, *, ends: bool = False, ended: bool = True
 ) -> Nearest:
-    past = Past("r", "", [], [], 1, 1.0, 5.0 if ended else None)
+    past = Past("r", "", [], {}, 1, 1.0, 5.0 if ended else None)
     num_available = common if available is None else available
     return Nearest(past, 0, None, common, num_available, ends, ended, b"")
 
