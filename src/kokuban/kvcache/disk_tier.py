@@ -112,6 +112,12 @@ class DiskTier:
         with self._changed:
             return len(self._reads) + len(self._writes) + (self._in_hand is not None)
 
+    @property
+    def room(self) -> int:
+        """Writes that would be accepted now."""
+        with self._changed:
+            return 0 if self._closing else self._max_queued_writes - len(self._writes)
+
     def contains(self, content: BlockContent) -> bool:
         """Whether a read is likely to succeed. A write that is queued does not count."""
         return not self._clearing and self._store.contains(content)

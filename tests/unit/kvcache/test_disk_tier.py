@@ -136,12 +136,17 @@ def test_writes_beyond_the_queue_are_dropped_and_counted(host: Host, make_tier: 
     tier = make_tier(max_queued_writes=2)
     hold(host, tier)
 
-    taken = [tier.write(host.fill(slot, slot), slot) for slot in range(4)]
+    rooms = [tier.room]
+    taken = []
+    for slot in range(4):
+        taken.append(tier.write(host.fill(slot, slot), slot))
+        rooms.append(tier.room)
     stats = tier.stats()
     host.gate.set()
     host.wait(3)
 
     assert taken == [True, True, False, False]
+    assert rooms == [2, 1, 0, 0, 0]
     assert (stats.dropped, stats.queued_writes, stats.queued_reads) == (2, 2, 0)
     assert [tier.contains(content(number)) for number in range(4)] == [True, True, False, False]
     assert tier.stats().written == 2
