@@ -4,10 +4,11 @@ Nothing here is needed for the server's sake: it bounds and repairs its own stor
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -16,6 +17,9 @@ from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kokuban.kvcache.namespace import Description, NamespaceSummary
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 cache = typer.Typer(no_args_is_help=True, help="List, delete and check KV blocks on disk.")
 
@@ -62,15 +66,12 @@ def rm(
         return
     if not yes:
         typer.confirm(f"Delete {', '.join(names)} in {root}?", abort=True)
-    problems = []
-    for name in names:
-        try:
-            delete_namespace(root / name)
-            typer.echo(f"deleted {name}")
-        except ConfigError as error:
-            problems.append(str(error))
-    if problems:
-        raise ConfigError("; ".join(problems))
+
+    def delete(name: str) -> None:
+        delete_namespace(root / name)
+        typer.echo(f"deleted {name}")
+
+    _for_each(names, delete)
 
 
 @cache.command()
@@ -81,11 +82,24 @@ def verify(
 ) -> None:
     """Read every block, of one namespace or of all. Exit code 1 if any is bad."""
     root = _root(directory)
-    num_bad = sum(_verify(root, each, fix=fix) for each in _chosen(root, namespace))
+    num_bad = sum(_for_each(_chosen(root, namespace), partial(_verify, root, fix=fix)))
     if num_bad and not fix:
         typer.echo("bad blocks are never used; --fix drops them now")
     if num_bad:
         raise typer.Exit(1)
+
+
+def _for_each(items: Iterable[_Item], action: Callable[[_Item], _Result]) -> list[_Result]:
+    """Do something to all; what cannot be done to one is told when the others are done."""
+    results, problems = [], []
+    for item in items:
+        try:
+            results.append(action(item))
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return results
 
 
 def _root(directory: Path | None) -> Path:

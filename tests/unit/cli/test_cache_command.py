@@ -18,7 +18,7 @@ from tests.unit.kvcache.disk_blocks import (
 from typer.testing import CliRunner
 
 from kokuban.cli import app
-from kokuban.core.errors import ConfigError, StoreInUse
+from kokuban.core.errors import ConfigError
 from kokuban.engine.cache_keys import SECRET_NAME
 from kokuban.kvcache.disk_store import DiskStore
 from kokuban.kvcache.namespace import DESCRIPTION_NAME, INDEX_NAME, LOCK_NAME
@@ -41,6 +41,7 @@ def run(*arguments: str, answer: str = "") -> tuple[int, str]:
     """Exit code and output; what the operator did wrong is raised as in `main`."""
     result = CliRunner().invoke(app, ["cache", *arguments], input=answer)
     if isinstance(result.exception, ConfigError):
+        result.exception.add_note(result.output)
         raise result.exception
     return result.exit_code, result.output
 
@@ -135,8 +136,9 @@ def test_a_namespace_in_use_is_not_deleted_and_others_are(cache: Path) -> None:
     store = open_store(cache / "kv" / "aa")
     put(store, 1)
 
-    with pytest.raises(StoreInUse, match="aa is in use by another process"):
-        run("verify", "aa")
+    with pytest.raises(ConfigError, match="aa is in use by another process") as error:
+        run("verify")
+    assert error.value.__notes__ == ["bb: 1 blocks, 0 bad\n"]
     with pytest.raises(ConfigError, match="aa is in use by another process"):
         run("rm", "--all", "--yes")
 
