@@ -128,19 +128,12 @@ class DiskStore:
         """
         slots = SlotFormat(payload_bytes, secret)
         max_slots = _max_slots(max_bytes, slots.slot_bytes)
-        geometry = Geometry(
-            payload_bytes=payload_bytes,
-            slot_bytes=slots.slot_bytes,
-            slots_per_segment=max(1, segment_bytes // slots.slot_bytes),
-            secret_id=slots.secret_id,
-        )
+        description = Description(_geometry(slots, segment_bytes), dict(facts))
         descriptor = namespace.open_directory(directory, create=True)
         descriptors = [descriptor]
         try:
             descriptors.insert(0, namespace.take_lock(descriptor, directory))
-            files = namespace.open_segments(
-                descriptor, directory, Description(geometry, dict(facts))
-            )
+            files = namespace.open_segments(descriptor, directory, description)
             store = cls(
                 descriptors=tuple(descriptors),
                 files=files,
@@ -383,6 +376,15 @@ def _max_slots(max_bytes: int | None, slot_bytes: int) -> int:
             f"allow {fixed + each:,} bytes or more"
         )
     return (max_bytes - fixed) // each
+
+
+def _geometry(slots: SlotFormat, segment_bytes: int) -> Geometry:
+    return Geometry(
+        payload_bytes=slots.payload_bytes,
+        slot_bytes=slots.slot_bytes,
+        slots_per_segment=max(1, segment_bytes // slots.slot_bytes),
+        secret_id=slots.secret_id,
+    )
 
 
 def _close_all(descriptors: "tuple[int, ...] | list[int]") -> None:
