@@ -9,7 +9,7 @@ import functools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -51,6 +51,10 @@ Capacity = Annotated[
         help="Blocks of the pool; several in policy mode, like 1000,10000,0 (0: all names fit)."
     ),
 ]
+KvRam = Annotated[
+    str | None,
+    typer.Option(help="Host memory for KV that leaves the pool, like 4GiB. By default none."),
+]
 Policy = Annotated[str, typer.Option(help="lru, cost, or both as lru,cost.")]
 ModelName = Annotated[
     str, typer.Option("--model", help="llama-8b, smollm2-135m, or any model as for `serve`.")
@@ -71,6 +75,7 @@ class _Options:
 
     capacity: str
     kv_memory: str | None
+    kv_ram: str | None
     model: str
     machine: str
     threads: int
@@ -87,6 +92,7 @@ def simulate(
     mode: Mode = "real",
     capacity: Capacity = "",
     kv_memory: options.KvMemory = None,
+    kv_ram: KvRam = None,
     policy: Policy = "lru",
     model: ModelName = "smollm2-135m",
     machine: MachineName = "here",
@@ -105,6 +111,7 @@ def simulate(
     chosen = _Options(
         capacity=capacity,
         kv_memory=kv_memory,
+        kv_ram=kv_ram,
         model=model,
         machine=machine,
         threads=threads,
@@ -239,13 +246,17 @@ def _setup(chosen: _Options, eviction: Eviction) -> "ReplaySetup":
             dtype_bytes=dtype_bytes,
             max_context_tokens=context,
         ).num_blocks
-    return ReplaySetup(
+    setup = ReplaySetup(
         model=model,
         kv=kv,
         num_blocks=num_blocks,
         max_context_tokens=context,
         scheduler=config,
     )
+    ram_bytes = parse_bytes(chosen.kv_ram) if chosen.kv_ram else 0
+    if ram_bytes and chosen.no_prefix_cache:
+        raise ConfigError("--kv-ram keeps what the prefix cache names; leave out one of the two")
+    return replace(setup, num_ram_blocks=ram_bytes // setup.block_bytes)
 
 
 def _model(chosen: _Options) -> "tuple[CostModel, KvSpec, int]":

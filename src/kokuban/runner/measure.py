@@ -1,9 +1,11 @@
 """Measures the constants of `plan.machine` with the kernels that will run.
 
-Each number is the typical one of some repetitions. Weights, KV and what is copied are larger than a
-core's caches, as a model's are.
+Each number is the typical one of many calls of about a millisecond: calls so short are mostly not
+interrupted by others who use the machine. Weights, KV and what is copied are larger in all than a
+core's caches, as a model's are; each call takes the next piece.
 """
 
+import itertools
 import os
 import statistics
 import time
@@ -22,15 +24,18 @@ from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.storage import KvStorage
 from kokuban.plan.machine import MachineConstants
 
-N, K = 896, 4864
-"""Outputs and inputs of the matrix that is multiplied: a down projection of a small model."""
+N, K = 1536, 576
+"""Outputs and inputs of the matrix that is multiplied: an up projection of a small model."""
 
 MEMORY_BYTES = 96 << 20
 """Of weights, of KV, and of what is copied: beyond what a core finds in its caches."""
 
 DISK_BYTES = 64 << 20
-NUM_ROWS = 512
-"""Of a long prompt's chunk."""
+NUM_ROWS = 64
+"""Of a prompt's chunk: more are no faster for each of them."""
+
+PIECE_BYTES = 4 << 20
+"""Of KV that a call reads, and four times what a call copies."""
 
 BLOCK_SIZE = 16
 NUM_KV_HEADS, NUM_QUERY_HEADS, HEAD_DIM = 2, 14, 64
@@ -137,27 +142,25 @@ class MachineBench:
     def _product_s(self, matrices: list[PackedMatrix], rows: int) -> float:
         x = np.random.default_rng(1).standard_normal((rows, K)).astype(np.float32)
         out = np.empty((rows, N), np.float32)
-        turn = iter(range(2**62))
-
-        def multiply() -> None:
-            matrix = matrices[next(turn) % len(matrices)]
-            linear(matrix, x, out=out, isa_cap=self._isa_cap, pool=self._pool)
-
-        return self._typical_s(multiply)
+        turn = itertools.cycle(matrices)
+        return self._typical_s(
+            lambda: linear(next(turn), x, out=out, isa_cap=self._isa_cap, pool=self._pool)
+        )
 
     def _attention_flops_per_s(self) -> float:
-        context = 4 * self._num_rows
+        context = 8 * self._num_rows
         pairs = sum(range(context - self._num_rows + 1, context + 1))
         work = 4 * pairs * NUM_QUERY_HEADS * HEAD_DIM
-        return work / self._typical_s(self._attention([context], self._num_rows))
+        return work / self._typical_s(self._attention(context, self._num_rows, 1))
 
     def _kv_bytes_per_s(self) -> float:
         per_token = 2 * NUM_KV_HEADS * HEAD_DIM * 2
-        contexts = [self._memory_bytes // 8 // per_token] * 8
-        return sum(contexts) * per_token / self._typical_s(self._attention(contexts, 1))
+        piece = min(PIECE_BYTES, self._memory_bytes // 2)
+        attend = self._attention(piece // per_token, 1, self._memory_bytes // piece)
+        return piece // per_token * per_token / self._typical_s(attend)
 
-    def _attention(self, contexts: list[int], tokens: int) -> Callable[[], None]:
-        """A call of attention: each request has `tokens` new rows at the end of its context."""
+    def _attention(self, context: int, tokens: int, num_requests: int) -> Callable[[], None]:
+        """A call of attention for the next one of some requests, with `tokens` new rows each."""
         layout = KvLayout(
             block_size=BLOCK_SIZE,
             num_kv_heads=NUM_KV_HEADS,
@@ -165,16 +168,16 @@ class MachineBench:
             layers_per_group=1,
             dtype="bf16",
         )
-        blocks = [-(-context // BLOCK_SIZE) for context in contexts]
-        storage = KvStorage(layout, sum(blocks))
+        count = -(-context // BLOCK_SIZE)
+        storage = KvStorage(layout, count * num_requests)
         storage.blocks[:] = 0x3C
-        ids = np.random.default_rng(7).permutation(sum(blocks)).astype(np.int32)
-        tables = np.full((len(contexts), max(blocks)), -1, np.int32)
-        for request, count in enumerate(blocks):
-            tables[request, :count], ids = ids[:count], ids[count:]
-        start = np.arange(len(contexts) + 1, dtype=np.int32) * tokens
-        batch = AttentionBatch(start, np.array(contexts, np.int32), tables)
-        q = np.ones((len(contexts) * tokens, NUM_QUERY_HEADS * HEAD_DIM), np.float32)
+        ids = np.random.default_rng(7).permutation(count * num_requests).astype(np.int32)
+        start = np.array([0, tokens], np.int32)
+        batches = itertools.cycle(
+            AttentionBatch(start, np.array([context], np.int32), table.reshape(1, count))
+            for table in np.split(ids, num_requests)
+        )
+        q = np.ones((tokens, NUM_QUERY_HEADS * HEAD_DIM), np.float32)
         out = np.zeros_like(q)
 
         def attend() -> None:
@@ -183,7 +186,7 @@ class MachineBench:
                 storage.blocks,
                 0,
                 layout,
-                batch,
+                next(batches),
                 out,
                 num_query_heads=NUM_QUERY_HEADS,
                 scale=HEAD_DIM**-0.5,
@@ -196,7 +199,7 @@ class MachineBench:
 
     def _value_bytes_per_s(self) -> float:
         """Of an activation on one thread, times the threads: rows are split between them."""
-        gate, up, out = np.ones((3, self._num_rows, K), np.float32)
+        gate, up, out = np.ones((3, self._num_rows, N), np.float32)
         moved = gate.nbytes + up.nbytes + out.nbytes
         seconds = self._typical_s(
             lambda: gated_activation("silu", gate, up, out, isa_cap=self._isa_cap)
@@ -204,9 +207,11 @@ class MachineBench:
         return self._threads * moved / seconds
 
     def _copy_bytes_per_s(self) -> float:
-        source = np.ones(self._memory_bytes, np.uint8)
-        target = np.zeros(self._memory_bytes, np.uint8)
-        return source.nbytes / self._typical_s(lambda: np.copyto(target, source))
+        piece = min(PIECE_BYTES // 4, self._memory_bytes)
+        source = np.ones((self._memory_bytes // piece, piece), np.uint8)
+        target = np.zeros_like(source)
+        pairs = itertools.cycle(zip(target, source, strict=True))
+        return piece / self._typical_s(lambda: np.copyto(*next(pairs)))
 
     def _disk(self) -> tuple[float, float, float]:
         """Bytes a second written and read, and the seconds before a small read comes back."""

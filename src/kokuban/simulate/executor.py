@@ -36,6 +36,7 @@ class SimulatedExecutor:
     """The `Executor` of a simulation: advances the clock, says what the script says.
 
     Args:
+        block_bytes: K and V of one block of the pool.
         num_held: blocks of the pool that somebody holds.
     """
 
@@ -47,6 +48,7 @@ class SimulatedExecutor:
         kv: KvSpec,
         *,
         block_size: int,
+        block_bytes: int,
         clock: SimulatedClock,
         script: Script,
         meter: Meter,
@@ -55,7 +57,7 @@ class SimulatedExecutor:
         self._model = model
         self._kv = kv
         self._block_size = block_size
-        self._block_bytes = block_size * model.kv_bytes_per_token // len(kv.groups)
+        self._block_bytes = block_bytes
         self._clock = clock
         self._script = script
         self._meter = meter

@@ -17,8 +17,10 @@ from kokuban.engine.core import EngineCore
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeySpace
+from kokuban.kvcache.tiers import LowerTiers
 from kokuban.plan.cost import CostModel
 from kokuban.program.program import KvSpec
+from kokuban.scheduler.prices import ModelPrices
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.simulate.executor import SimulatedClock, SimulatedExecutor
 from kokuban.simulate.meter import Latencies, Meter, Percentiles
@@ -42,6 +44,14 @@ class ReplaySetup:
     num_blocks: int
     max_context_tokens: int
     scheduler: SchedulerConfig
+    num_ram_blocks: int = 0
+    """Blocks that host memory holds of what leaves the pool."""
+
+    @property
+    def block_bytes(self) -> int:
+        """K and V of one block."""
+        tokens = self.scheduler.block_size
+        return tokens * self.model.kv_bytes_per_token // len(self.kv.groups)
 
     @property
     def num_slots(self) -> int:
@@ -61,6 +71,9 @@ class ReplayResult:
 
     prompt_tokens: int
     cached_tokens: int
+    cached_ram_tokens: int
+    """Those of them that came up from host memory."""
+
     output_tokens: int
     computed_tokens: int
     """In all steps, prompts and answers."""
@@ -126,12 +139,19 @@ class _Replay:
             block_size=config.block_size,
             windows=[group.window for group in setup.kv.groups],
             key_space=_key_space(config) if config.prefix_cache else None,
+            tiers=LowerTiers(setup.num_ram_blocks) if setup.num_ram_blocks else None,
         )
-        scheduler = Scheduler(config, manager, max_context_tokens=setup.max_context_tokens)
+        scheduler = Scheduler(
+            config,
+            manager,
+            max_context_tokens=setup.max_context_tokens,
+            prices=ModelPrices(setup.model, setup.block_bytes),
+        )
         executor = SimulatedExecutor(
             setup.model,
             setup.kv,
             block_size=config.block_size,
+            block_bytes=setup.block_bytes,
             clock=self._clock,
             script=lambda request_id, place: self._synthesizer.output_token(int(request_id), place),
             meter=self._meter,
@@ -198,6 +218,7 @@ class _Replay:
             num_refused=self._num_refused,
             prompt_tokens=sum(usage.prompt_tokens for usage in self._receipts),
             cached_tokens=sum(usage.cached_tokens for usage in self._receipts),
+            cached_ram_tokens=sum(usage.cached_ram_tokens for usage in self._receipts),
             output_tokens=totals.output_tokens,
             computed_tokens=self._meter.num_tokens,
             recomputed_tokens=sum(usage.recomputed_tokens for usage in self._receipts),

@@ -74,9 +74,12 @@ def setup(
     max_context_tokens: int = 4096,
     token_budget: int = 64,
     prefix_cache: bool = True,
+    num_ram_blocks: int = 0,
+    model: CostModel = ONE_SECOND_STEPS,
 ) -> ReplaySetup:
     return ReplaySetup(
-        model=ONE_SECOND_STEPS,
+        model=model,
+        num_ram_blocks=num_ram_blocks,
         kv=SMALL_KV,
         num_blocks=num_blocks,
         max_context_tokens=max_context_tokens,

@@ -1,10 +1,13 @@
 """Traces through the real scheduler: every number of the result counted by hand."""
 
-import pytest
-from tests.unit.simulate.setups import setup
+from dataclasses import replace
 
+import pytest
+from tests.unit.simulate.setups import INSTANT, setup, small_model
+
+from kokuban.plan.cost import CostModel
 from kokuban.simulate.meter import Percentiles
-from kokuban.simulate.replay import replay
+from kokuban.simulate.replay import ReplayResult, replay
 from kokuban.simulate.trace import Trace, TraceRequest, make_trace
 
 
@@ -101,6 +104,30 @@ def test_two_sessions_run_beside_each_other() -> None:
 
     assert (result.num_requests, result.max_running) == (5, 2)
     assert result.duration_s == pytest.approx(60)
+
+
+def test_kv_that_leaves_the_pool_comes_back_from_host_memory() -> None:
+    """The second session takes all blocks of the first while that one's tool runs."""
+    first = (
+        request(32, 2, 0.0, block_ids=(1, 2), session="s"),
+        request(36, 1, 0.0, block_ids=(1, 2), session="s", think_s=20.0),
+    )
+    crowd = request(60, 2, 10.0)
+    computing = small_model(replace(INSTANT, token_overhead_s=0.01))
+    dear = small_model(replace(INSTANT, token_overhead_s=0.01, copy_bytes_per_s=1.0))
+
+    def run(model: CostModel, num_ram_blocks: int) -> ReplayResult:
+        return replay(
+            trace(*first, crowd),
+            setup(num_blocks=4, model=model, num_ram_blocks=num_ram_blocks),
+        )
+
+    without, kept, too_dear = run(computing, 0), run(computing, 16), run(dear, 16)
+
+    assert (without.cached_tokens, without.cached_ram_tokens) == (0, 0)
+    assert (kept.cached_tokens, kept.cached_ram_tokens) == (33, 33)
+    assert without.computed_tokens - kept.computed_tokens == 33
+    assert too_dear.cached_ram_tokens == 0
 
 
 def test_what_can_never_fit_is_refused_with_the_turns_after_it() -> None:
