@@ -259,11 +259,15 @@ class FakeDisk:
     def num_queued(self) -> int:
         return len(self._queue)
 
+    @property
+    def room(self) -> int:
+        return 8 - len(self._queue)
+
     def contains(self, content: BlockContent) -> bool:
         return content in self.kept
 
     def write(self, content: BlockContent, slot: int) -> bool:
-        if len(self._queue) >= 8:
+        if self.room < 1:
             return False
         self._queue.append(FakeDiskJob("write", content, slot))
         return True

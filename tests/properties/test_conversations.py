@@ -67,6 +67,7 @@ class Crowd:
             self.disk.work()
             self.step()
         while self.scheduler.has_work:
+            self.disk.work()
             self.step()
         self.disk.work()
         assert self.scheduler.plan(self.now_s) is None

@@ -53,6 +53,11 @@ class DiskJob(Protocol):
 class Disk(Protocol):
     """The part of `kvcache.disk_tier.DiskTier` that is used here; all but the I/O is immediate."""
 
+    @property
+    def room(self) -> int:
+        """Writes that could be queued now."""
+        ...
+
     def contains(self, content: BlockContent) -> bool: ...
 
     def write(self, content: BlockContent, slot: int) -> bool:
@@ -109,7 +114,7 @@ class TierTotals:
     """Written to disk."""
 
     spill_failures: int = 0
-    """Not written: the queue, or the disk, was full."""
+    """Not written: the disk could not, or host memory gave the slot to another block first."""
 
 
 class LowerTiers:
@@ -130,6 +135,7 @@ class LowerTiers:
         self._log = log
         self._disk = disk
         self._to_store: OrderedDict[BlockId, BlockContent] = OrderedDict()
+        self._to_spill: OrderedDict[BlockContent, None] = OrderedDict()
         self._reads: dict[BlockContent, _Read] = {}
         self._fetches: set[int] = set()
         self._from_disk: set[int] = set()
@@ -161,6 +167,11 @@ class LowerTiers:
         return len(self._to_store)
 
     @property
+    def num_to_spill(self) -> int:
+        """Blocks in host memory that are still to be written to disk."""
+        return len(self._to_spill)
+
+    @property
     def num_reading(self) -> int:
         """Contents that the disk is asked for."""
         return len(self._reads)
@@ -190,9 +201,14 @@ class LowerTiers:
         return self._store((block, content) for block, content in contents if content is not None)
 
     def drain(self, most: int) -> list[BlockMove]:
-        """Copies of the blocks freed longest ago, so many at most."""
+        """Copies of the blocks freed longest ago: so many at most, and no more than the disk takes.
+
+        The rest stays in the pool, where it is as good.
+        """
         count = min(most, len(self._to_store))
-        return self._store([self._to_store.popitem(last=False) for _ in range(count)])
+        if self._disk is not None:
+            count = min(count, self._disk.room - len(self._to_spill))
+        return self._store([self._to_store.popitem(last=False) for _ in range(max(0, count))])
 
     def hold(self, content: BlockContent) -> int:
         """The slot of a content that is IN_RAM, pinned until `committed` is told of its load."""
@@ -213,11 +229,14 @@ class LowerTiers:
             match move:
                 case BlockStore(_, slot):
                     self.totals.stored += 1
-                    if not self._spill(slot):
-                        self._host.unpin(slot)
+                    content = self._host.content(slot)
+                    if self._disk is not None and content is not None:
+                        self._to_spill[content] = None
+                    self._host.unpin(slot)
                 case BlockLoad(slot, _):
                     self.totals.loaded += 1
                     self._host.unpin(slot)
+        self._spill()
 
     def can_fetch(self) -> bool:
         """Whether another request may wait for the disk."""
@@ -273,10 +292,12 @@ class LowerTiers:
                 self._host.unpin(job.slot)
             else:
                 self._finish_read(job)
+        self._spill()
 
     def clear(self) -> int:
         """Forget everything, on disk too; returns how many contents host memory had."""
         self._to_store.clear()
+        self._to_spill.clear()
         self._from_disk.clear()
         if self._disk is not None:
             self._disk.clear()
@@ -305,14 +326,17 @@ class LowerTiers:
             moves.append(BlockStore(block, slot))
         return moves
 
-    def _spill(self, slot: int) -> bool:
-        """Have a slot written to disk, pinned until then; whether that was begun."""
-        content = self._host.content(slot)
-        if self._disk is None or content is None or self._disk.contains(content):
-            return False
-        begun = self._disk.write(content, slot)
-        self.totals.spill_failures += not begun
-        return begun
+    def _spill(self) -> None:
+        """Have slots written to disk, as many as it takes now; each is pinned until then."""
+        if self._disk is None:
+            return
+        for _ in range(min(self._disk.room, len(self._to_spill))):
+            content, _ = self._to_spill.popitem(last=False)
+            slot = self._host.find(content)
+            if slot is None:
+                self.totals.spill_failures += 1
+            elif not self._disk.contains(content) and self._disk.write(content, slot):
+                self._host.pin(slot)
 
     def _finish_read(self, job: DiskJob) -> None:
         read = self._reads.pop(job.content)

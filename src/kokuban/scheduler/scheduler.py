@@ -160,6 +160,11 @@ class Scheduler:
         self._remove(state)
         return True
 
+    def cancel_all(self) -> None:
+        """Forget every request; no event tells of it."""
+        for request_id in tuple(self._requests):
+            self.cancel(request_id)
+
     def expire(self, now_s: float) -> list[TokenEvent]:
         """End the requests that waited past their deadline, each with an error event.
 
