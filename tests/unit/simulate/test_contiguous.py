@@ -87,6 +87,17 @@ def test_a_prompt_longer_than_the_budget_is_computed_in_chunks() -> None:
     assert result.duration_s == pytest.approx(2.0)
 
 
+def test_those_that_decode_come_before_the_chunks_of_prompts() -> None:
+    """A long prompt in chunks of what is left: the short request gets a token with each step."""
+    trace = make_trace("t", 1, [request(4, 5), request(40, 1)])
+
+    result = run(trace, "oracle", 100, budget=8)
+
+    assert result.tpot_s.p50 == pytest.approx(1.0)
+    # 4 of the prompt beside the first, then 7 beside each of four tokens, then 8.
+    assert result.duration_s == pytest.approx(6.0)
+
+
 def test_requests_run_beside_each_other_as_far_as_their_regions_fit() -> None:
     three = make_trace("t", 1, [request(10, 5)] * 3)
 

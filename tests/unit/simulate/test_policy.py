@@ -50,16 +50,21 @@ def test_blocks_are_touched_in_the_order_of_the_prompt() -> None:
     assert replay_policy(trace([1, 2, 3], [4], [1, 2, 3]), 3).hit_blocks == 0
 
 
+def test_blocks_that_are_hit_are_touched_in_the_order_of_the_prompt() -> None:
+    """After the second 1, 2, 3 the least recent one is 1."""
+    assert replay_policy(trace([1, 2, 3], [1, 2, 3], [4], [1]), 3).hit_blocks == 3
+    assert replay_policy(trace([1, 2, 3], [1, 2, 3], [4], [3]), 3).hit_blocks == 4
+
+
 def test_a_request_longer_than_the_pool_evicts_its_own_beginning() -> None:
     result = replay_policy(trace([1, 2, 3, 4], [3, 4]), 2)
 
     assert (result.hit_blocks, result.num_blocks) == (2, 6)
 
 
-def test_a_block_that_is_there_behind_a_miss_becomes_recent() -> None:
-    """9 is new, 2 is there and is touched, so that 3 makes room for 4 and 2 can be hit."""
-    assert replay_policy(trace([2], [3], [9, 2], [4], [2]), 3).hit_blocks == 1
-    assert replay_policy(trace([2], [3], [9], [4], [2]), 3).hit_blocks == 0
+def test_a_block_that_is_there_behind_a_miss_takes_no_other_one() -> None:
+    """9 takes the place of 3; 2 is there, so that 5 stays."""
+    assert replay_policy(trace([3], [5], [2], [9, 2], [5]), 3).hit_blocks == 1
 
 
 def test_names_of_two_scopes_are_two_contents() -> None:

@@ -128,6 +128,10 @@ def test_kv_that_leaves_the_pool_comes_back_from_host_memory() -> None:
     assert (kept.cached_tokens, kept.cached_ram_tokens) == (33, 33)
     assert without.computed_tokens - kept.computed_tokens == 33
     assert too_dear.cached_ram_tokens == 0
+    slower = run(small_model(replace(INSTANT, token_overhead_s=0.01, copy_bytes_per_s=1e5)), 16)
+    assert slower.cached_ram_tokens == 33
+    # Three blocks went down and came up again, at least.
+    assert slower.busy_s - kept.busy_s >= 6 * 512 / 1e5 - 1e-9
 
 
 def test_what_can_never_fit_is_refused_with_the_turns_after_it() -> None:
