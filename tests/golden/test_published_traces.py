@@ -69,6 +69,11 @@ def test_the_traces_are_the_ones_that_the_values_hold_for(
     assert (len(trace.requests), trace.num_blocks, trace.num_unique_blocks) == counts
 
 
+def test_the_order_of_touching_changes_little(synthetic: PolicyReplay) -> None:
+    """As the engine frees blocks, tail first."""
+    assert round(synthetic.run(1_000, tail_first=True).hit_rate, 4) == 0.0841
+
+
 def test_other_ways_to_count_hits(synthetic: PolicyReplay) -> None:
     """By token, by full block, and as the mean over requests."""
     result = synthetic.run(0)

@@ -59,20 +59,26 @@ class PolicyReplay:
         self._trace = trace
         self._keys = [_keys(request) for request in trace.requests]
 
-    def run(self, capacity_blocks: int, worth: Worth | None = None) -> PolicyResult:
+    def run(
+        self, capacity_blocks: int, worth: Worth | None = None, *, tail_first: bool = False
+    ) -> PolicyResult:
         """Replay the whole trace.
 
         Args:
             capacity_blocks: blocks of the pool; 0: as many as the trace has names.
             worth: evict by cost, not by recency.
+            tail_first: touch the blocks of a request in the order in which the engine frees them,
+                so that its head is the most recent. By cost that is always so.
         """
         trace, size = self._trace, self._trace.block_tokens
         eviction: Eviction = "lru" if worth is None else "cost"
         pool = BlockPool(capacity_blocks or max(1, trace.num_unique_blocks), eviction=eviction)
-        if worth is None:
-            hits = [_touch(pool, keys) for keys in self._keys]
-        else:
+        if worth is not None:
             hits = [_hold_all(pool, keys, worth) for keys in self._keys]
+        elif tail_first:
+            hits = [_touch_backwards(pool, keys) for keys in self._keys]
+        else:
+            hits = [_touch(pool, keys) for keys in self._keys]
         prompts = [request.prompt_tokens for request in trace.requests]
         full = [tokens // size for tokens in prompts]
         hit_tokens = [min(hit * size, all_) for hit, all_ in zip(hits, prompts, strict=True)]
@@ -112,6 +118,14 @@ def _touch(pool: BlockPool, keys: Sequence[BlockKey]) -> int:
         for key in rest:
             pool.release((_hold(pool, key),))
     return len(found)
+
+
+def _touch_backwards(pool: BlockPool, keys: Sequence[BlockKey]) -> int:
+    """Touch the blocks of one request, the last one first; returns as `_touch` does."""
+    num_hits = len(pool.leading_hits(0, keys))
+    for key in reversed(keys):
+        pool.release((_hold(pool, key),))
+    return num_hits
 
 
 def _hold_all(pool: BlockPool, keys: Sequence[BlockKey], worth: Worth) -> int:

@@ -62,6 +62,13 @@ def test_a_request_longer_than_the_pool_evicts_its_own_beginning() -> None:
     assert (result.hit_blocks, result.num_blocks) == (2, 6)
 
 
+def test_touched_tail_first_a_request_keeps_its_head() -> None:
+    """4 takes the place of 3."""
+    result = PolicyReplay(trace([1, 2, 3], [4], [1, 2, 3])).run(3, tail_first=True)
+
+    assert result.hit_blocks == 2
+
+
 def test_a_block_that_is_there_behind_a_miss_takes_no_other_one() -> None:
     """9 takes the place of 3; 2 is there, so that 5 stays."""
     assert replay_policy(trace([3], [5], [2], [9, 2], [5]), 3).hit_blocks == 1
