@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kokuban.core.request import NO_BLOCK, BlockId, Request, RequestId
+from kokuban.core.request import NO_BLOCK, BlockId, Pin, Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import (
     BlockCopy,
@@ -34,6 +34,8 @@ def make_request(
     deadline_s: float | None = None,
     tenant: str = "",
     cache_scope: str = "",
+    session: str = "",
+    pins: Sequence[Pin] = (),
 ) -> Request:
     """A request whose prompt, unless given, is its own: no other name has the same tokens."""
     if prompt is None:
@@ -54,6 +56,8 @@ def make_request(
         deadline_s=deadline_s,
         tenant=tenant,
         cache_scope=cache_scope,
+        session=session,
+        pins=tuple(pins),
     )
 
 

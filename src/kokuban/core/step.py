@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kokuban.core.request import BlockId, FinishReason, Request, RequestId
+from kokuban.core.session import Origin
 
 
 class TokenLogprob(NamedTuple):
@@ -156,6 +157,9 @@ class Usage:
 
     cache_write_tokens: int = 0
     """Prompt tokens whose KV can be found from now on and could not before."""
+
+    resumed_from: Origin = ""
+    """Where the KV of its session came from, if that was paused before."""
 
     preemptions: int = 0
     recomputed_tokens: int = 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kokuban.core.request import Request, RequestId
+from kokuban.core.session import SessionStatus
 from kokuban.core.step import TokenEvent
 from kokuban.kvcache.events import Cursor, Replay
 
@@ -99,6 +100,32 @@ class EngineClient(Protocol):
             RequestError: the engine keeps no events, since it has no prefix cache.
             StepFailed, ShuttingDown: the engine has stopped, or is about to.
         """
+        ...
+
+    async def pause_session(
+        self, tenant: str, session: str, *, expected_s: float | None, tools: Sequence[str] = ()
+    ) -> SessionStatus | None:
+        """Say that a session will not go on for a while, so that its KV may make room.
+
+        Args:
+            expected_s: how long; None: as long as these tools have taken before.
+            tools: names of what runs meanwhile; how long they take is learned.
+
+        Returns:
+            What was decided; None if the tenant has no such session.
+        """
+        ...
+
+    async def resume_session(self, tenant: str, session: str) -> SessionStatus | None:
+        """Bring a paused session's KV back now; None if the tenant has no such session."""
+        ...
+
+    async def delete_session(self, tenant: str, session: str) -> bool:
+        """Forget a session, and give up its KV first; whether there was one."""
+        ...
+
+    async def session_status(self, tenant: str, session: str) -> SessionStatus | None:
+        """What is known of a session; None if the tenant has no such session."""
         ...
 
     def stats(self) -> EngineStats: ...

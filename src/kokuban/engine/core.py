@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kokuban.core.request import Request, RequestId
+from kokuban.core.session import SessionStatus
 from kokuban.core.step import StepPlan, TokenEvent
 from kokuban.engine.client import EngineStats
 from kokuban.kvcache.disk_tier import DiskTier
@@ -18,6 +19,7 @@ from kokuban.kvcache.manager import Manager
 from kokuban.observe.clock import Clock
 from kokuban.runner.executor import Executor
 from kokuban.scheduler.scheduler import Scheduler
+from kokuban.scheduler.sessions import SessionKey
 
 FLUSH_S = 5.0
 """Seconds that the end of an engine may take to write KV to disk, twice at most."""
@@ -75,7 +77,31 @@ class EngineCore:
 
     def reset_prefix_cache(self) -> int:
         """Forget the content of free blocks; returns how many had one."""
-        return self._manager.forget_free()
+        return self._scheduler.forget_cached()
+
+    def pause_session(
+        self, key: SessionKey, expected_s: float | None, tools: Sequence[str]
+    ) -> SessionStatus | None:
+        """See `EngineClient.pause_session`."""
+        return self._scheduler.sessions.pause(key, expected_s, tools, self._clock.now())
+
+    def resume_session(self, key: SessionKey) -> SessionStatus | None:
+        """See `EngineClient.resume_session`."""
+        return self._scheduler.sessions.resume(key, self._clock.now())
+
+    def delete_session(self, key: SessionKey) -> bool:
+        """See `EngineClient.delete_session`."""
+        return self._scheduler.sessions.delete(key)
+
+    def session_status(self, key: SessionKey) -> SessionStatus | None:
+        """See `EngineClient.session_status`."""
+        return self._scheduler.sessions.status(key)
+
+    @property
+    def wait_s(self) -> float | None:
+        """How long an idle engine may sleep: until a session must come back. None: any time."""
+        due_s = self._scheduler.next_due_s
+        return None if due_s is None else max(0.0, due_s - self._clock.now())
 
     @property
     def idle(self) -> bool:

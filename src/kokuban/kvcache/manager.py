@@ -20,6 +20,7 @@ from kokuban.core.step import BlockCopy, BlockLoad, BlockMove
 from kokuban.kvcache.blocks import first_needed, max_blocks_touched, num_blocks_for
 from kokuban.kvcache.cached import CachedPrefix, PrefixFinder
 from kokuban.kvcache.contents import BlockContent, Child
+from kokuban.kvcache.keep import Keeper
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain, KeySpace
 from kokuban.kvcache.table import NOT_RESTORED, Restored, Table
@@ -58,6 +59,9 @@ class Manager:
         self._partial_tails = partial_tails
         self._tiers = tiers
         self._moves: list[BlockMove] = []
+        self.keeper = Keeper(pool, tiers, block_size=block_size, windows=windows)
+        """For what becomes of the blocks of requests that have ended."""
+
         self._finder = PrefixFinder(
             pool, block_size=block_size, windows=windows, partial_tails=partial_tails, tiers=tiers
         )
@@ -76,6 +80,11 @@ class Manager:
     def num_free(self) -> int:
         """Blocks of the pool that can be had now."""
         return self._pool.num_free
+
+    @property
+    def num_free_unpinned(self) -> int:
+        """Those of them that nobody has asked to keep."""
+        return self._pool.num_free_unprotected
 
     @property
     def request_ids(self) -> set[RequestId]:

@@ -63,6 +63,11 @@ class BlockPool:
         return len(self._free) + len(self._protected_free)
 
     @property
+    def num_free_unprotected(self) -> int:
+        """Blocks that can be had without taking one that is protected."""
+        return len(self._free)
+
+    @property
     def num_published(self) -> int:
         """Blocks that `lookup` can find, held and free."""
         return len(self._index)
@@ -159,6 +164,18 @@ class BlockPool:
         known = self.longest_run(child.parent, child.token_ids)
         if known is None or known.length < len(child.token_ids):
             self._index.add_child(block, child)
+
+    def is_protected(self, block: BlockId) -> bool:
+        """Whether `protect` holds."""
+        return block in self._protected
+
+    def demote(self, blocks: Sequence[BlockId]) -> None:
+        """Have these free blocks handed out before all others, in this order; ends `protect`."""
+        for block in reversed(blocks):
+            assert self._num_holders[block] == 0, f"block {block} is demoted but somebody holds it"
+            self._order_of(block).discard(block)
+            self._protected.discard(block)
+            self._free.add_first(block)
 
     def protect(self, block: BlockId) -> None:
         """Hand out this block only when no other is free. It ends when that happens."""

@@ -193,6 +193,11 @@ class LowerTiers:
             self._host.pin(slot)
             self._host.unpin(slot)  # Now the most recently used.
 
+    def forget_stores(self, blocks: Iterable[BlockId]) -> None:
+        """Do not copy down these blocks after all."""
+        for block in blocks:
+            self._to_store.pop(block, None)
+
     def before_reuse(self, blocks: Iterable[BlockId]) -> list[BlockMove]:
         """Copies of those that have just been handed out and were still to be copied down."""
         if not self._to_store:

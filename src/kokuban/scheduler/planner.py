@@ -161,6 +161,11 @@ class Planner:
     def _victim(self) -> RequestState:
         return self._running.victim(self._prefixes.bring_back_s)
 
+    @property
+    def num_spare_blocks(self) -> int:
+        """Free blocks, but pinned ones, that may be filled with what nobody has asked for yet."""
+        return self._manager.num_free_unpinned - len(self._running) * self._manager.num_groups
+
     def _num_spare_blocks(self) -> int:
         """Free blocks that newcomers may have.
 

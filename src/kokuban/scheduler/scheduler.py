@@ -22,11 +22,13 @@ from kokuban.core.step import Chunk, ChunkOutput, StepPlan, StepResult, TokenEve
 from kokuban.kvcache.manager import Manager
 from kokuban.scheduler.fairness import TenantShares
 from kokuban.scheduler.pace import Pace
+from kokuban.scheduler.pins import Pins
 from kokuban.scheduler.planner import Planner
 from kokuban.scheduler.prefixes import Prefixes
 from kokuban.scheduler.prices import FreeMoves, Prices
 from kokuban.scheduler.queue import WaitingQueue
 from kokuban.scheduler.running import RunningList
+from kokuban.scheduler.sessions import Sessions
 from kokuban.scheduler.state import RequestState
 
 _NO_OUTPUT = ChunkOutput()
@@ -95,7 +97,10 @@ class Scheduler:
         self._queue = WaitingQueue(self._shares)
         self._running = RunningList()
         self._pace = Pace()
-        self._prefixes = Prefixes(manager, prices or FreeMoves())
+        prices = prices or FreeMoves()
+        self._prefixes = Prefixes(manager, prices)
+        self._pins = Pins(manager.keeper, int(config.pin_share * manager.num_blocks))
+        self.sessions = Sessions(manager, prices, self._pins)
         self._planner = Planner(
             config, manager, self._queue, self._running, self._shares, self._pace, self._prefixes
         )
@@ -118,6 +123,17 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether `plan` would have something to do: requests, or blocks to be copied down."""
         return bool(self._requests) or self._manager.has_stores
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When `plan` will have something to do although nobody asks for anything."""
+        return self.sessions.next_due_s
+
+    def forget_cached(self) -> int:
+        """Forget all KV that no running request holds; returns how many blocks had some."""
+        self.sessions.clear()
+        self._pins.clear()
+        return self._manager.forget_free()
 
     def stats(self) -> SchedulerStats:
         """Counts of now, and totals."""
@@ -147,6 +163,8 @@ class Scheduler:
             self._requests[request.id] = state
             self._shares.arrive(request.tenant)
             self._queue.push(state)
+            if request.session:
+                self.sessions.arrived(state, now_s)
 
     def cancel(self, request_id: RequestId) -> bool:
         """Forget a request, waiting or running, and free its blocks; no event tells of it.
@@ -193,7 +211,9 @@ class Scheduler:
         """
         assert self._in_flight is None, "the step before has not been committed"
         self._manager.poll()
+        self._pins.expire(now_s)
         draft = self._planner.plan(now_s)
+        self.sessions.tick(now_s, self._planner.num_spare_blocks)
         self._ended_rows += draft.preempted
         self._totals.preemptions += len(draft.preempted)
         moves = self._manager.take_moves(STORES_A_STEP if draft.chunks else STORES_WHEN_IDLE)
@@ -201,6 +221,9 @@ class Scheduler:
             return None
         for admission in draft.admitted:
             state = self._requests[admission.request.id]
+            if admission.request.session:
+                origin = self.sessions.begun(state, num_cached=state.cached_tokens)
+                state.resumed_from = origin or state.resumed_from
             if state.num_preemptions == 0:
                 self._totals.prompt_tokens += state.num_prompt
                 self._totals.cached_tokens += state.cached_tokens
@@ -271,6 +294,7 @@ class Scheduler:
         if finish is not None:
             usage = state.finish(now_s)
             self._remove(state)
+            self._pin(state, now_s)
         elif not tokens and not scores:
             return None
         return TokenEvent(state.id, tokens, prompt_logprobs=scores, finish=finish, usage=usage)
@@ -293,6 +317,19 @@ class Scheduler:
             kept = state.token_ids if keep_tail else ()
             self._manager.release(state.id, kept, down=self._prefixes.keeps(state))
             self._ended_rows.append(state.id)
+        if state.request.session:
+            self.sessions.ended(state, keep=keep_tail)
+
+    def _pin(self, state: RequestState, now_s: float) -> None:
+        """Keep what the request asked to keep of its prompt."""
+        if state.chain is None:
+            return
+        for pin in state.request.pins:
+            num_tokens = min(pin.num_tokens, state.num_computed)
+            kept = self._manager.keeper.name(state.chain, state.token_ids, num_tokens)
+            if kept.contents:
+                name = kept.contents[-1]
+                self._pins.add(state.request.tenant, name, kept, now_s + pin.ttl_s)
 
     def _max_output_tokens(self, request: Request) -> int:
         """What the client asked for, cut to the context.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.session import Origin
 from kokuban.core.step import SampledToken, Usage
 from kokuban.kvcache.cached import CachedPrefix
 from kokuban.kvcache.prefix import KeyChain
@@ -73,6 +74,11 @@ class RequestState:
 
         self.fetch: Fetch | None = None
         """What it waits for, or has waited for, to come up from disk."""
+
+        self.resumes = False
+        """Whether it ends the pause of its session."""
+
+        self.resumed_from: Origin = ""
 
         self.running = False
         self.num_skips = 0
@@ -185,6 +191,7 @@ class RequestState:
             cached_ram_tokens=self.restored.ram_tokens,
             cached_disk_tokens=self.restored.disk_tokens,
             cache_write_tokens=self.cache_write_tokens,
+            resumed_from=self.resumed_from,
             preemptions=self.num_preemptions,
             recomputed_tokens=self.recomputed_tokens,
             queue_s=self._watch.queue_s,

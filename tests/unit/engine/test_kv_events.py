@@ -30,6 +30,7 @@ class Core:
 
     idle = True
     has_requests = False
+    wait_s = None
 
     def __init__(self, log: EventLog | None) -> None:
         self.log = log
