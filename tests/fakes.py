@@ -254,7 +254,7 @@ class FakeDisk:
 
     def __init__(self, host: dict[int, dict[int, FakeKv]], num_blocks: int = 1000) -> None:
         self._host = host
-        self._num_blocks = num_blocks
+        self.max_blocks = num_blocks
         self.kept: dict[BlockContent, dict[int, FakeKv]] = {}
         self._queue: list[FakeDiskJob] = []
         self._done: list[FakeDiskJob] = []
@@ -262,6 +262,10 @@ class FakeDisk:
     @property
     def num_queued(self) -> int:
         return len(self._queue)
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.kept)
 
     @property
     def room(self) -> int:
@@ -296,7 +300,7 @@ class FakeDisk:
             ok = True
             if job.kind == "write":
                 self.kept[job.content] = dict(self._host[job.slot])
-                if len(self.kept) > self._num_blocks:
+                if len(self.kept) > self.max_blocks:
                     del self.kept[next(iter(self.kept))]
             elif ok := job.content in self.kept:
                 self._host[job.slot] = dict(self.kept[job.content])

@@ -8,6 +8,7 @@ from kokuban.core.request import Request, RequestId
 from kokuban.core.session import SessionStatus
 from kokuban.core.step import TokenEvent
 from kokuban.kvcache.events import Cursor, Replay
+from kokuban.kvcache.tiers import TierStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,10 @@ class EngineStats:
     preemptions: int = 0
     cached_tokens: int = 0
     failed_requests: int = 0
+    recomputed_tokens: int = 0
+    tiers: tuple[TierStats, ...] = ()
+    """What lies below the pool, from the top."""
+
     step_ms: float = 0.0
     """Duration of the last step."""
 

@@ -152,6 +152,8 @@ class EngineCore:
             preemptions=totals.preemptions,
             cached_tokens=totals.cached_tokens,
             failed_requests=totals.failed_requests,
+            recomputed_tokens=totals.recomputed_tokens,
+            tiers=self._manager.tier_stats(),
             step_ms=self._step_ms,
         )
 

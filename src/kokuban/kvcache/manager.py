@@ -24,7 +24,7 @@ from kokuban.kvcache.keep import Keeper
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain, KeySpace
 from kokuban.kvcache.table import NOT_RESTORED, Restored, Table
-from kokuban.kvcache.tiers import IN_RAM, ON_DISK, Fetch, LowerTiers
+from kokuban.kvcache.tiers import IN_RAM, ON_DISK, Fetch, LowerTiers, TierStats
 
 
 class Manager:
@@ -162,6 +162,10 @@ class Manager:
     def has_tiers(self) -> bool:
         """Whether there is anything below the pool."""
         return self._tiers is not None
+
+    def tier_stats(self) -> tuple[TierStats, ...]:
+        """What lies below the pool, from the top."""
+        return self._tiers.stats() if self._tiers is not None else ()
 
     @property
     def has_stores(self) -> bool:

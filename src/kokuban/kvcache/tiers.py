@@ -16,7 +16,7 @@ Owns: what is where below the pool, and what is on its way. Never: a byte of KV.
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from kokuban.core.request import NO_BLOCK, BlockId
 from kokuban.core.step import BlockLoad, BlockMove, BlockStore
@@ -56,6 +56,16 @@ class Disk(Protocol):
     @property
     def room(self) -> int:
         """Writes that could be queued now."""
+        ...
+
+    @property
+    def num_blocks(self) -> int:
+        """Contents that it has."""
+        ...
+
+    @property
+    def max_blocks(self) -> int:
+        """Contents that it holds; 0: any number."""
         ...
 
     def contains(self, content: BlockContent) -> bool: ...
@@ -117,6 +127,23 @@ class TierTotals:
     """Not written: the disk could not, or host memory gave the slot to another block first."""
 
 
+class TierStats(NamedTuple):
+    """What one tier below the pool has, and what has happened since the start, in blocks."""
+
+    tier: Literal["ram", "disk"]
+    blocks: int
+    capacity: int
+    """0 where it is not known."""
+
+    written: int
+    read: int
+    dropped: int
+    """Not kept for want of room, or of time."""
+
+    failed: int
+    """Asked for and not there, or not right."""
+
+
 class LowerTiers:
     """See the module. Single caller: the engine thread.
 
@@ -175,6 +202,25 @@ class LowerTiers:
     def num_reading(self) -> int:
         """Contents that the disk is asked for."""
         return len(self._reads)
+
+    def stats(self) -> tuple[TierStats, ...]:
+        """Host memory, and the disk if there is one."""
+        totals = self.totals
+        ram = TierStats(
+            "ram", self.num_in_ram, self.num_slots, totals.stored, totals.loaded, totals.dropped, 0
+        )
+        if self._disk is None:
+            return (ram,)
+        disk = TierStats(
+            "disk",
+            self._disk.num_blocks,
+            self._disk.max_blocks,
+            totals.spilled,
+            totals.fetched,
+            totals.spill_failures,
+            totals.fetch_failures,
+        )
+        return ram, disk
 
     def find(self, content: BlockContent) -> BlockId:
         """IN_RAM, ON_DISK, or NO_BLOCK for a content that neither has."""
