@@ -16,39 +16,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
-from kokuban.core.step import BlockCopy
+from kokuban.core.step import BlockCopy, BlockRewrite
 from kokuban.kvcache.blocks import first_needed, max_blocks_touched, num_blocks_for
 from kokuban.kvcache.cached import CachedPrefix, PrefixFinder
+from kokuban.kvcache.forks import Forks
 from kokuban.kvcache.pool import BlockContent, BlockPool, Child
 from kokuban.kvcache.prefix import KeyChain, KeySpace
-
-
-class _Table:
-    """What one request holds."""
-
-    def __init__(self, num_groups: int, chain: KeyChain | None) -> None:
-        self.groups: list[list[BlockId]] = [[] for _ in range(num_groups)]
-        self.num_behind = [0] * num_groups
-        """For each group, the leading entries that are NO_BLOCK."""
-
-        self.num_shown = 0
-        """Logical blocks that `grow` has returned."""
-
-        self.num_published = 0
-        """Logical blocks that have been published."""
-
-        self.num_computed = 0
-        """Tokens that `advance` was told of."""
-
-        self.chain = chain
-
-    @property
-    def num_logical(self) -> int:
-        return len(self.groups[0])
-
-    @property
-    def num_held(self) -> int:
-        return self.num_logical * len(self.groups) - sum(self.num_behind)
+from kokuban.kvcache.table import Table
 
 
 class Manager:
@@ -82,7 +56,8 @@ class Manager:
         self._finder = PrefixFinder(
             pool, block_size=block_size, windows=windows, partial_tails=partial_tails
         )
-        self._tables: dict[RequestId, _Table] = {}
+        self._forks = Forks(pool, block_size=block_size, windows=windows)
+        self._tables: dict[RequestId, Table] = {}
 
     @property
     def num_groups(self) -> int:
@@ -190,7 +165,7 @@ class Manager:
             Copies to be made, in this order, before anything else that the next step writes.
         """
         assert request_id not in self._tables, f"request {request_id} has a block table already"
-        table = self._tables[request_id] = _Table(self.num_groups, chain)
+        table = self._tables[request_id] = Table(self.num_groups, chain)
         if cached is None:
             return ()
         for group, blocks in enumerate(cached.block_ids):
@@ -199,12 +174,66 @@ class Manager:
             for block in blocks[table.num_behind[group] :]:
                 self._pool.retain(block)
         table.num_published = table.num_logical
+        table.num_written = table.num_grown = cached.num_tokens
         return self._copy_tail(table, cached.tail_sources)
 
+    def can_fork(self, parent_id: RequestId, num_tokens: int) -> bool:
+        """Whether the request has computed so many tokens, and holds what they are needed for."""
+        table = self._tables.get(parent_id)
+        return table is not None and self._forks.is_possible(table, num_tokens)
+
+    def num_fork_shares(self, num_tokens: int) -> int:
+        """Blocks that a fork at `num_tokens` tokens never writes into: they stay shared."""
+        return self._forks.num_shared(num_tokens)
+
+    def fork(
+        self,
+        parent_id: RequestId,
+        child_id: RequestId,
+        num_tokens: int,
+        chain: KeyChain | None = None,
+    ) -> None:
+        """Open block tables that begin as the parent's, up to `num_tokens` tokens.
+
+        Every block is shared, a last one that is partly filled too; nothing is copied, and no free
+        block is needed, before one of the two writes on: see `copy_on_write`.
+
+        Args:
+            parent_id: a request for which `can_fork` holds, with no step in flight; it may end at
+                any time.
+            chain: the child's keys for the prefix cache, or None.
+        """
+        assert child_id not in self._tables, f"request {child_id} has a block table already"
+        assert self.can_fork(parent_id, num_tokens), f"no fork of {parent_id} at {num_tokens}"
+        self._tables[child_id] = self._forks.fork(self._tables[parent_id], num_tokens, chain)
+
+    def copy_on_write(
+        self, request_id: RequestId
+    ) -> tuple[tuple[BlockCopy, ...], tuple[BlockRewrite, ...]]:
+        """Make the block that the request writes next its own, in every group. Before `grow`.
+
+        A block that another request holds, or that the prefix cache may find, is replaced in the
+        request's table; its last holder keeps it. Nothing happens at the border of two blocks.
+
+        Returns:
+            Copies to be made before anything else that the next step writes, and the entries that
+            `grow` has returned before and that are others now.
+
+        Raises:
+            OutOfBlocks: there are not enough free blocks. Nothing has changed then.
+        """
+        return self._forks.copy_on_write(self._tables[request_id])
+
     def num_tokens_fitting(self, request_id: RequestId, num_tokens: int) -> int:
-        """Most tokens, up to `num_tokens` in all, that the request can hold with what is free."""
-        new = self._pool.num_free // self.num_groups
-        return min(num_tokens, (self._tables[request_id].num_logical + new) * self._block_size)
+        """Most tokens, up to `num_tokens` in all, that the request can hold with what is free.
+
+        The copies of `copy_on_write` come first; without them it cannot write at all.
+        """
+        table = self._tables[request_id]
+        free = self._pool.num_free - len(self._forks.groups_to_copy(table))
+        if free < 0:
+            return min(num_tokens, table.num_written)
+        return min(num_tokens, (table.num_logical + free // self.num_groups) * self._block_size)
 
     def can_grow(self, request_id: RequestId, num_tokens: int) -> bool:
         """Whether `grow` to `num_tokens` tokens in all would succeed."""
@@ -212,6 +241,8 @@ class Manager:
 
     def grow(self, request_id: RequestId, num_tokens: int) -> tuple[tuple[BlockId, ...], ...]:
         """Hold blocks for `num_tokens` tokens in all, and not one block more.
+
+        After `copy_on_write`, if a block that is written is not the request's own.
 
         Returns:
             For each group the entries of its table that no earlier call returned: the cached
@@ -221,16 +252,25 @@ class Manager:
             OutOfBlocks: there are not enough free blocks. Nothing has changed then.
         """
         table = self._tables[request_id]
+        assert not self._forks.groups_to_copy(table), (
+            f"request {request_id} would write what is shared"
+        )
         count = num_blocks_for(num_tokens, self._block_size) - table.num_logical
         if count > 0:
             taken = self._pool.allocate(count * self.num_groups)
             for group, blocks in enumerate(table.groups):
                 blocks.extend(taken[group * count : (group + 1) * count])
+        table.num_grown = max(table.num_grown, num_tokens)
         shown, table.num_shown = table.num_shown, table.num_logical
         return tuple(tuple(blocks[shown:]) for blocks in table.groups)
 
     def advance(
-        self, request_id: RequestId, num_computed: int, token_ids: Sequence[int] = ()
+        self,
+        request_id: RequestId,
+        num_computed: int,
+        token_ids: Sequence[int] = (),
+        *,
+        fork_at: int | None = None,
     ) -> None:
         """Note that the K and V of the first `num_computed` tokens are in the cache, and right.
 
@@ -238,16 +278,18 @@ class Manager:
 
         Args:
             token_ids: the sequence, `num_computed` tokens or more; read by the prefix cache only.
+            fork_at: keep, until the next call, what a fork at so many tokens needs.
         """
         table = self._tables[request_id]
-        table.num_computed = num_computed
+        table.num_computed = table.num_written = num_computed
         if table.chain is not None:
             self._publish(table, table.chain, num_computed, token_ids)
         for group, window in enumerate(self._windows):
             if window is None:
                 continue
             behind = table.num_behind[group]
-            needed = max(behind, first_needed(num_computed, window, self._block_size))
+            kept_from = num_computed if fork_at is None else min(num_computed, fork_at)
+            needed = max(behind, first_needed(kept_from, window, self._block_size))
             blocks = table.groups[group]
             self._pool.release(reversed(blocks[behind:needed]))
             blocks[behind:needed] = [NO_BLOCK] * (needed - behind)
@@ -269,21 +311,28 @@ class Manager:
         """Assert every invariant, the pool's too. Linear; for tests and an idle debug engine."""
         self._pool.check()
         holders: Counter[BlockId] = Counter()
+        places: dict[BlockId, tuple[int, int]] = {}
         for request_id, table in self._tables.items():
             lengths = {len(blocks) for blocks in table.groups}
             assert len(lengths) == 1, f"tables of request {request_id} differ in length"
             assert table.num_published <= table.num_logical, f"request {request_id} publishes ahead"
-            for blocks, behind in zip(table.groups, table.num_behind, strict=True):
+            assert table.num_shown <= table.num_logical, f"request {request_id} shows too much"
+            for group, blocks in enumerate(table.groups):
+                behind = table.num_behind[group]
                 held = blocks[behind:]
                 assert blocks[:behind] == [NO_BLOCK] * behind, f"request {request_id}: behind"
                 assert NO_BLOCK not in held, f"request {request_id} has a hole in its table"
                 holders.update(held)
+                for index, block in enumerate(held, start=behind):
+                    place = places.setdefault(block, (group, index))
+                    assert place == (group, index), f"block {block} is in two places of sequences"
+            self._forks.check(table)
         for block in map(BlockId, range(self.num_blocks)):
             counted, known = holders[block], self._pool.num_holders(block)
             assert counted == known, f"block {block} is in {counted} tables but held {known} times"
 
     def _publish(
-        self, table: _Table, chain: KeyChain, num_computed: int, token_ids: Sequence[int]
+        self, table: Table, chain: KeyChain, num_computed: int, token_ids: Sequence[int]
     ) -> None:
         full = num_computed // self._block_size
         for index in range(table.num_published, full):
@@ -296,7 +345,7 @@ class Manager:
                 self._pool.publish(blocks[index], BlockContent(group, key), child)
         table.num_published = max(table.num_published, full)
 
-    def _publish_tail(self, table: _Table, chain: KeyChain, token_ids: Sequence[int]) -> None:
+    def _publish_tail(self, table: Table, chain: KeyChain, token_ids: Sequence[int]) -> None:
         """Make the block that was being filled findable, up to the last token computed."""
         index, num_tail = divmod(table.num_computed, self._block_size)
         if num_tail == 0:
@@ -304,9 +353,11 @@ class Manager:
         parent = chain.parent(token_ids, index)
         tail = tuple(token_ids[index * self._block_size : table.num_computed])
         for group, blocks in enumerate(table.groups):
-            self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
+            # A fork that shares the block will fill it, or has found it filled.
+            if self._pool.may_be_written(blocks[index]):
+                self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
 
-    def _copy_tail(self, table: _Table, sources: Sequence[BlockId]) -> tuple[BlockCopy, ...]:
+    def _copy_tail(self, table: Table, sources: Sequence[BlockId]) -> tuple[BlockCopy, ...]:
         """Append a block for each source, which is to be copied into it.
 
         Copies run before the step's writes, and in order. So a source is needed only until all

@@ -144,6 +144,14 @@ class BlockPool:
         best = max(runs, key=lambda run: run.length, default=None)
         return best if best is not None and best.length else None
 
+    def is_published(self, block: BlockId) -> bool:
+        """Whether somebody may find the block, so that its filled slots must stay as they are."""
+        return self._contents[block] is not None or self._child_of[block] is not None
+
+    def may_be_written(self, block: BlockId) -> bool:
+        """Whether a holder of this block is its only reader, now and later."""
+        return self._num_holders[block] == 1 and not self.is_published(block)
+
     def retain(self, block: BlockId) -> None:
         """Add a holder; revives the block if it is free."""
         self._free.pop(block, None)

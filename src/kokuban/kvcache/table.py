@@ -1,0 +1,38 @@
+"""What one request holds: a block table for each KV group."""
+
+from kokuban.core.request import BlockId
+from kokuban.kvcache.prefix import KeyChain
+
+
+class Table:
+    """Plain data, written by `Manager` and `Forks`."""
+
+    def __init__(self, num_groups: int, chain: KeyChain | None) -> None:
+        self.groups: list[list[BlockId]] = [[] for _ in range(num_groups)]
+        self.num_behind = [0] * num_groups
+        """For each group, the leading entries that are NO_BLOCK."""
+
+        self.num_shown = 0
+        """Logical blocks that `grow` has returned."""
+
+        self.num_published = 0
+        """Logical blocks that have been published."""
+
+        self.num_computed = 0
+        """Tokens that `advance` was told of."""
+
+        self.num_written = 0
+        """Tokens whose KV is in the table: computed, found or forked. The next is written next."""
+
+        self.num_grown = 0
+        """Tokens that `grow` was asked for, or that were written already."""
+
+        self.chain = chain
+
+    @property
+    def num_logical(self) -> int:
+        return len(self.groups[0])
+
+    @property
+    def num_held(self) -> int:
+        return self.num_logical * len(self.groups) - sum(self.num_behind)
