@@ -5,6 +5,7 @@ The fake model reads its text back through the block tables, so a wrong table is
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -74,6 +75,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.scheduler = Scheduler(self.config, self.manager, max_context_tokens=150)
         self.runner = FakeRunner(BLOCK_SIZE, windows)
         self.now_s = 0.0
+        self.has_siblings = False
         self.requests: dict[RequestId, Request] = {}
         self.live: list[RequestId] = []
         self.said: dict[RequestId, list[int]] = {}
@@ -90,6 +92,7 @@ class AnyHistory(RuleBasedStateMachine):
         scope=st.sampled_from(["", "", "salt"]),
         follows=st.none() | st.tuples(st.integers(0, 5), st.integers(1, 90)),
         patience_s=st.sampled_from([None, None, 3.0]),
+        num_choices=st.sampled_from([1, 1, 2, 5]),
     )
     def add(
         self,
@@ -102,6 +105,7 @@ class AnyHistory(RuleBasedStateMachine):
         scope: str,
         follows: tuple[int, int] | None,
         patience_s: float | None,
+        num_choices: int,
     ) -> None:
         name = f"r{len(self.requests)}"
         own = make_request(name, num_own).prompt_token_ids
@@ -118,19 +122,25 @@ class AnyHistory(RuleBasedStateMachine):
             cache_scope=scope,
             deadline_s=None if patience_s is None else self.now_s + patience_s,
         )
+        choices = [
+            replace(request, id=RequestId(f"{name}-{choice}"), choice=choice)
+            for choice in range(num_choices)
+        ]
         try:
-            self.scheduler.add(request, self.now_s)
+            self.scheduler.add_group(choices, self.now_s)
         except PromptTooLong:
             room = self.scheduler.max_context_tokens - len(request.prompt_token_ids)
             assert room < 0 or (room == 0 and max_tokens != 0)
             return
         except Overloaded:
-            assert len(self.live) == 4 + 12
+            assert len(self.live) + num_choices > 4 + 12
             return
-        self.requests[request.id] = request
-        self.live.append(request.id)
-        self.said[request.id] = []
-        self.scored[request.id] = []
+        for each in choices:
+            self.requests[each.id] = each
+            self.live.append(each.id)
+            self.said[each.id] = []
+            self.scored[each.id] = []
+        self.has_siblings |= num_choices > 1
 
     @rule(count=st.integers(1, 12))
     def step(self, count: int) -> None:
@@ -159,7 +169,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.runner.failures[data.draw(st.sampled_from(self.live))] = "not finite"
 
     @invariant()
-    def blocks_are_shared_by_the_prefix_cache_only(self) -> None:
+    def blocks_are_shared_by_siblings_and_the_prefix_cache_only(self) -> None:
         if not hasattr(self, "scheduler"):
             return
         self.scheduler.check()
@@ -171,7 +181,8 @@ class AnyHistory(RuleBasedStateMachine):
             if block != NO_BLOCK
         )
         assert len(holders) == self.pool.num_blocks - self.pool.num_free
-        assert self.prefix_cache or all(count == 1 for count in holders.values())
+        may_share = self.prefix_cache or self.has_siblings
+        assert may_share or all(count == 1 for count in holders.values())
 
     def teardown(self) -> None:
         """No admitted request waits for ever, and all that was taken is given back."""
@@ -211,8 +222,9 @@ class AnyHistory(RuleBasedStateMachine):
         assert prefill <= (self.config.max_prefill_tokens or self.config.token_budget)
         assert not (plan.preempted and plan.admitted)
         new = {block for chunk in plan.chunks for group in chunk.new_block_ids for block in group}
+        new |= {rewrite.block for chunk in plan.chunks for rewrite in chunk.rewrites}
         assert {copy.target for copy in plan.copies} <= new, "a copy into somebody's block"
-        assert self.prefix_cache or not plan.copies
+        assert self.prefix_cache or self.has_siblings or not plan.copies
         assert set(plan.preempted) <= set(plan.ended)
 
     def _take(self, events: list[TokenEvent]) -> None:

@@ -47,6 +47,7 @@ class EngineStats:
     output_tokens: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
+    forked_tokens: int = 0
     failed_requests: int = 0
     step_ms: float = 0.0
     """Duration of the last step."""

@@ -95,6 +95,7 @@ class EngineCore:
             output_tokens=totals.output_tokens,
             preemptions=totals.preemptions,
             cached_tokens=totals.cached_tokens,
+            forked_tokens=totals.forked_tokens,
             failed_requests=totals.failed_requests,
             step_ms=self._step_ms,
         )

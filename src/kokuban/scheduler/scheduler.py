@@ -25,6 +25,7 @@ from kokuban.scheduler.pace import Pace
 from kokuban.scheduler.planner import Planner
 from kokuban.scheduler.queue import WaitingQueue
 from kokuban.scheduler.running import RunningList
+from kokuban.scheduler.siblings import SiblingForks
 from kokuban.scheduler.state import RequestState
 
 _NO_OUTPUT = ChunkOutput()
@@ -36,10 +37,14 @@ class Totals:
 
     steps: int = 0
     prompt_tokens: int = 0
-    """Prompts of the requests that were begun, cached tokens included, each prompt once."""
+    """Prompts of the requests that were begun, cached tokens included and forked ones not, each
+    prompt once."""
 
     cached_tokens: int = 0
     """Those of them that the prefix cache had."""
+
+    forked_tokens: int = 0
+    """Prompt tokens that requests took over from a sibling, beside those above."""
 
     output_tokens: int = 0
     preemptions: int = 0
@@ -81,8 +86,15 @@ class Scheduler:
         self._queue = WaitingQueue(self._shares)
         self._running = RunningList()
         self._pace = Pace()
+        self._siblings = SiblingForks(self._queue, manager)
         self._planner = Planner(
-            config, manager, self._queue, self._running, self._shares, self._pace
+            config,
+            manager,
+            self._queue,
+            self._siblings,
+            self._running,
+            self._shares,
+            self._pace,
         )
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
@@ -110,6 +122,7 @@ class Scheduler:
     def add_group(self, requests: Sequence[Request], now_s: float) -> None:
         """Append requests that belong together, all or none.
 
+        Those with the prompt, tenant, scope and priority of the first compute that prompt once.
         `max_tokens` is cut to what the context allows: such a request ends with LENGTH.
 
         Raises (nothing has changed then):
@@ -120,13 +133,16 @@ class Scheduler:
         limits = [self._max_output_tokens(request) for request in requests]
         self._check_ids(requests)
         self._check_room(len(requests))
+        states = []
         for request, max_output_tokens in zip(requests, limits, strict=True):
             chain = self._manager.make_chain(request.tenant, request.cache_scope)
             state = RequestState(request, self._num_added, max_output_tokens, chain)
             self._num_added += 1
             self._requests[request.id] = state
             self._shares.arrive(request.tenant)
-            self._queue.push(state)
+            states.append(state)
+        if states:
+            self._siblings.push(states)
 
     def cancel(self, request_id: RequestId) -> bool:
         """Forget a request, waiting or running, and free its blocks; no event tells of it.
@@ -148,6 +164,8 @@ class Scheduler:
         """
         events = []
         for state in self._queue.take_expired(now_s):
+            if self._siblings.has_begun(state):
+                continue
             request = state.request
             assert request.deadline_s is not None, "a request without a deadline expired"
             allowed_s = request.deadline_s - request.arrival_s
@@ -174,8 +192,10 @@ class Scheduler:
         for admission in draft.admitted:
             state = self._requests[admission.request.id]
             if state.num_preemptions == 0:
-                self._totals.prompt_tokens += state.num_prompt
-                self._totals.cached_tokens += state.cached_tokens
+                self._totals.prompt_tokens += state.num_prompt - state.forked_tokens
+                self._totals.forked_tokens += state.forked_tokens
+                if not state.forked_tokens:
+                    self._totals.cached_tokens += state.cached_tokens
         plan = draft.finish(self._totals.steps, tuple(self._ended_rows))
         self._totals.steps += 1
         self._ended_rows.clear()
@@ -214,7 +234,9 @@ class Scheduler:
         assert [s.rank for s in running] == sorted(s.rank for s in running), "running: order"
         assert len(running) <= self._config.max_running_requests, "too many requests run"
         assert len(running) + len(self._queue) == len(self._requests), "a request is lost"
-        assert {s.id for s in running} == self._manager.request_ids, "block tables of others"
+        holders = {state.id for state in running} | self._siblings.ended_ids
+        assert holders == self._manager.request_ids, "block tables of others"
+        self._siblings.check()
 
     def _commit_chunk(
         self, state: RequestState, chunk: Chunk, output: ChunkOutput, now_s: float
@@ -228,8 +250,14 @@ class Scheduler:
         recomputed = state.recomputed_tokens
         state.advance(len(chunk.token_ids))
         self._totals.recomputed_tokens += state.recomputed_tokens - recomputed
-        self._manager.advance(state.id, state.num_computed, state.token_ids)
+        self._manager.advance(
+            state.id,
+            state.num_computed,
+            state.token_ids,
+            fork_at=self._siblings.kept_from(state),
+        )
         scores = state.new_scores(chunk.start, output.prompt_logprobs)
+        self._siblings.advance(state, scores)
         tokens, finish = state.accept(output.tokens, now_s)
         if state.max_output_tokens == 0 and state.num_uncomputed == 0:
             finish = FinishReason.LENGTH
@@ -258,9 +286,11 @@ class Scheduler:
         self._shares.leave(state.request.tenant)
         if state.id in self._queue:
             self._queue.remove(state)
+            self._siblings.end(state, serves=False)
         else:
             self._running.remove(state)
-            self._manager.release(state.id, state.token_ids if keep_tail else ())
+            if not self._siblings.end(state, serves=keep_tail):
+                self._manager.release(state.id, state.token_ids if keep_tail else ())
             self._ended_rows.append(state.id)
 
     def _max_output_tokens(self, request: Request) -> int:

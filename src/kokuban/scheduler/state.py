@@ -63,6 +63,9 @@ class RequestState:
         self.cached_tokens = 0
         """Tokens that the prefix cache had at the first admission."""
 
+        self.forked_tokens = 0
+        """Tokens of the prompt that a sibling had computed when this request began."""
+
         self.found: tuple[int, CachedPrefix] | None = None
         """What the prefix cache had when it was asked last, and the version of its index then."""
 
@@ -74,6 +77,7 @@ class RequestState:
         self.recomputed_tokens = 0
         self._num_ever_computed = 0
         self._num_scored = 0
+        self._forked_scores: tuple[SampledToken, ...] = ()
         self._watch = Stopwatch(request.arrival_s)
 
     @property
@@ -116,6 +120,25 @@ class RequestState:
         if self.num_preemptions == 0:
             self.cached_tokens = num_cached
 
+    def begin_fork(
+        self,
+        now_s: float,
+        parent: "RequestState",
+        num_tokens: int,
+        scores: Sequence[SampledToken] = (),
+    ) -> None:
+        """Leave the queue with the first `num_tokens` tokens of a sibling, which computed them.
+
+        What the cache had for the prompt it had for all who share it.
+
+        Args:
+            scores: the prompt logprobs of those tokens, to be told with the first chunk.
+        """
+        self._forked_scores = tuple(scores)
+        self.begin(now_s, num_tokens)
+        self.cached_tokens = parent.cached_tokens
+        self.forked_tokens = num_tokens
+
     def preempt(self, now_s: float) -> None:
         """Go back to the queue with nothing computed; the output so far is kept."""
         self._end_run(now_s)
@@ -147,7 +170,13 @@ class RequestState:
         return tuple(tokens), None
 
     def new_scores(self, start: int, scores: Sequence[SampledToken]) -> tuple[SampledToken, ...]:
-        """The prompt logprobs of a chunk at `start` that were not given out before a preemption."""
+        """The prompt logprobs of a chunk at `start` that were not given out before a preemption.
+
+        The first chunk of a fork brings those of its sibling along.
+        """
+        if self._forked_scores:
+            start, scores = 0, (*self._forked_scores, *scores)
+            self._forked_scores = ()
         known = max(0, self._num_scored - start)
         self._num_scored = max(self._num_scored, start + len(scores))
         return tuple(scores[known:])
@@ -166,6 +195,7 @@ class RequestState:
             prompt_tokens=self.num_prompt,
             output_tokens=self.num_output,
             cached_tokens=self.cached_tokens,
+            forked_tokens=self.forked_tokens,
             preemptions=self.num_preemptions,
             recomputed_tokens=self.recomputed_tokens,
             queue_s=self._watch.queue_s,
