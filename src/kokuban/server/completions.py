@@ -67,13 +67,16 @@ def _is_echo_only(body: CompletionRequest) -> bool:
 
 def _params(body: CompletionRequest, vocab_size: int) -> SamplingParams:
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    return sampling_params(
+    params = sampling_params(
         body,
         vocab_size,
         max_tokens=None if _is_echo_only(body) else max_tokens,
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
     )
+    if body.num_ranked is None:
+        return params
+    return replace(params, n=body.num_ranked, logprobs=params.logprobs or 0)
 
 
 def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:

@@ -20,6 +20,8 @@ MAX_BIASES = 1024
 MAX_STOP_LENGTH = 1024
 MAX_TOOLS = 256
 MAX_SALT_LENGTH = 1024
+MAX_BEST_OF = 20
+"""OpenAI's limit."""
 
 _LATER = "structured output is not supported yet; leave the field out and state the form in words"
 _TEMPLATE = "the chat template comes with the model and cannot be replaced by a request"
@@ -39,7 +41,7 @@ REFUSED = {
     "function_call": _TOOLS,
     "audio": "this server answers in text only",
     "web_search_options": "this server has no search",
-    "use_beam_search": "beam search is not supported; use n",
+    "use_beam_search": "beam search is not served; use n or best_of, or LLM.beam_search offline",
     "truncate_prompt_tokens": "prompts are never cut; shorten it yourself",
     "prompt_logprobs": "use /v1/completions with echo and logprobs",
     "logits_processors": "use logit_bias",
@@ -263,6 +265,8 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
+    """Choices to be generated; the n with the highest mean logprob of their tokens are returned."""
+
     suffix: str | None = None
     add_special_tokens: bool | None = None
 
@@ -280,12 +284,22 @@ class CompletionRequest(SamplingFields):
 
     @field_validator("best_of")
     @classmethod
-    def _no_best_of(cls, value: int | None, info: Any) -> int | None:
-        if value is not None and value != (info.data.get("n") or 1):
-            raise ValueError(
-                "must equal n: ranking of choices is not supported; use n and logprobs"
-            )
+    def _whole_answers(cls, value: int | None, info: Any) -> int | None:
+        n = info.data.get("n") or 1
+        if value is None or value == n:
+            return value
+        if value < n:
+            raise ValueError(f"{value} is below n={n}: the n best of them are returned")
+        if value > MAX_BEST_OF:
+            raise ValueError(f"{value} is above the limit of {MAX_BEST_OF}")
+        if info.data.get("stream"):
+            raise ValueError("cannot be streamed when it is above n: the best are known at the end")
         return value
+
+    @property
+    def num_ranked(self) -> int | None:
+        """Choices to be generated for each prompt, of which the n best are returned; None: n."""
+        return None if self.best_of in (None, self.n or 1) else self.best_of
 
     @field_validator("suffix")
     @classmethod
