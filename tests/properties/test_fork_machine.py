@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
+from kokuban.core.step import BlockCopy
 from kokuban.kvcache.blocks import first_needed
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
@@ -59,8 +60,8 @@ class AnyForks(RuleBasedStateMachine):
         if self.manager.num_lent(cached) + 2 * len(self.windows) > self.manager.num_free:
             return
         name = self._new_row()
-        for source, target in self.manager.begin(name, chain, cached):
-            self._copy(source, target)
+        self.manager.begin(name, chain, cached, tokens)
+        self._copy_blocks()
         self.sequences[name] = tokens[: cached.num_tokens]
         self._write(name, tokens[cached.num_tokens :])
 
@@ -127,11 +128,10 @@ class AnyForks(RuleBasedStateMachine):
         assert end >= begin
         if end == begin:
             return
-        copies, rewrites = self.manager.copy_on_write(name)
+        rewrites = self.manager.copy_on_write(name)
         new = self.manager.grow(name, end)
         self.manager.check()
-        for source, target in copies:
-            self._copy(source, target)
+        self._copy_blocks()
         tables = self.rows[name]
         for group, index, block in rewrites:
             tables[group][index] = block
@@ -143,11 +143,13 @@ class AnyForks(RuleBasedStateMachine):
         sequence += tokens[: end - begin]
         self.manager.advance(name, end, sequence)
 
-    def _copy(self, source: BlockId, target: BlockId) -> None:
-        for offset in range(SIZE):
-            self.memory.pop((target, offset), None)
-            if (slot := self.memory.get((source, offset))) is not None:
-                self.memory[target, offset] = slot
+    def _copy_blocks(self) -> None:
+        for move in self.manager.take_moves():
+            assert isinstance(move, BlockCopy)
+            for offset in range(SIZE):
+                self.memory.pop((move.target, offset), None)
+                if (slot := self.memory.get((move.source, offset))) is not None:
+                    self.memory[move.target, offset] = slot
 
     def _check_reads(self, table: Sequence[BlockId], group: int, tokens: Sequence[int]) -> None:
         window = self.windows[group]

@@ -10,9 +10,10 @@ Whoever is about to write into a block that others hold or may find gets a copy 
 Owns: nothing; it works on the tables of a `Manager`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import repeat
 
-from kokuban.core.request import NO_BLOCK
+from kokuban.core.request import NO_BLOCK, BlockId
 from kokuban.core.step import BlockCopy, BlockRewrite
 from kokuban.kvcache.blocks import first_needed, num_blocks_for
 from kokuban.kvcache.pool import BlockPool
@@ -25,12 +26,21 @@ class Forks:
 
     Args:
         windows: for each KV group the tokens it looks back, its own included; None: all of them.
+        allocate: gives so many blocks, or raises `OutOfBlocks`.
     """
 
-    def __init__(self, pool: BlockPool, *, block_size: int, windows: Sequence[int | None]) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        block_size: int,
+        windows: Sequence[int | None],
+        allocate: Callable[[int], list[BlockId]],
+    ) -> None:
         self._pool = pool
         self._block_size = block_size
         self._windows = tuple(windows)
+        self._allocate = allocate
 
     def is_possible(self, parent: Table, num_tokens: int) -> bool:
         """A window group gives back blocks that a shorter sequence would still look at."""
@@ -75,12 +85,12 @@ class Forks:
         if not groups:
             return (), ()
         index = table.num_written // self._block_size
-        targets = self._pool.allocate(len(groups))
+        targets = self._allocate(len(groups))
         sources = [table.groups[group][index] for group in groups]
         for group, target in zip(groups, targets, strict=True):
             table.groups[group][index] = target
         # Copies run in order and before all writes, so whoever gets a source now writes later.
-        self._pool.release(sources)
+        self._pool.release(sources, repeat(index + 1))
         rewrites = tuple(
             BlockRewrite(group, index, target)
             for group, target in zip(groups, targets, strict=True)

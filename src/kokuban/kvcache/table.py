@@ -1,11 +1,23 @@
-"""What one request holds: a block table for each KV group."""
+"""The block tables of one request, one for each KV group, as its manager keeps them."""
+
+from typing import NamedTuple
 
 from kokuban.core.request import BlockId
 from kokuban.kvcache.prefix import KeyChain
 
 
+class Restored(NamedTuple):
+    """Tokens of a cached prefix that came up from below the pool."""
+
+    ram_tokens: int = 0
+    disk_tokens: int = 0
+
+
+NOT_RESTORED = Restored()
+
+
 class Table:
-    """Plain data, written by `Manager` and `Forks`."""
+    """What one request holds. Written by `Manager` and its `Forks` alone."""
 
     def __init__(self, num_groups: int, chain: KeyChain | None) -> None:
         self.groups: list[list[BlockId]] = [[] for _ in range(num_groups)]

@@ -5,7 +5,8 @@ under way get what is left of the budget; then waiting requests are admitted int
 are taken in the same order, so decoding never waits for a prefill. A choice whose sibling has
 computed their prompt is admitted as a fork: see `siblings`.
 
-When blocks run out, a decoding request preempts the last by rank, itself perhaps. A prefill takes
+When blocks run out, a decoding request preempts the one that is cheapest to bring back, itself
+perhaps. A prefill takes
 a shorter chunk, or waits for a step; it preempts only requests of a less important priority. A
 step that preempted admits nobody: the blocks belong to those that ran out.
 
@@ -19,6 +20,7 @@ from kokuban.kvcache.manager import Manager
 from kokuban.scheduler.draft import Draft
 from kokuban.scheduler.fairness import TenantShares
 from kokuban.scheduler.pace import Pace
+from kokuban.scheduler.prefixes import Prefixes
 from kokuban.scheduler.queue import LOOKAHEAD, WaitingQueue
 from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.siblings import SiblingForks, fork_point
@@ -37,6 +39,7 @@ class Planner:
         running: RunningList,
         shares: TenantShares,
         pace: Pace,
+        prefixes: Prefixes,
     ) -> None:
         self._config = config
         self._manager = manager
@@ -45,6 +48,7 @@ class Planner:
         self._running = running
         self._shares = shares
         self._pace = pace
+        self._prefixes = prefixes
         self._max_chunk = min(config.token_budget, config.max_prefill_tokens or config.token_budget)
 
     def plan(self, now_s: float) -> Draft:
@@ -71,8 +75,7 @@ class Planner:
                     self._add_chunk(draft, state, 1)
                     break
                 if not self._siblings.release_ended():
-                    # The victim has no chunk yet: it comes after this request, or is it.
-                    self._preempt(self._running.victim, draft, now_s)
+                    self._preempt(self._victim(), draft, now_s)
 
     def _plan_prefills(self, draft: Draft, now_s: float) -> None:
         for state in self._running:
@@ -83,8 +86,8 @@ class Planner:
             size = self._chunk_size(draft, state)
             if size == 0 and self._siblings.release_ended():
                 size = self._chunk_size(draft, state)
-            while size == 0 and self._running.victim.request.priority > state.request.priority:
-                self._preempt(self._running.victim, draft, now_s)
+            while size == 0 and self._running.last.request.priority > state.request.priority:
+                self._preempt(self._victim(), draft, now_s)
                 size = self._chunk_size(draft, state)
             if size:
                 self._add_chunk(draft, state, size)
@@ -105,7 +108,7 @@ class Planner:
                     spare += self._manager.num_free - before
                     found, needed = self._find_beginning(state, spare)
             if found is None:
-                continue
+                continue  # It waits for the disk or for a sibling; others may pass meanwhile.
             # Alone it always fits: `Scheduler.add` has seen to that.
             if needed <= spare or not len(self._running):
                 self._begin(draft, state, found, now_s)
@@ -132,7 +135,7 @@ class Planner:
         """What a waiting request may begin with: a sibling to fork from, or a cached prefix.
 
         Returns:
-            None if it has to wait for a sibling; and the free blocks that it needs.
+            None if it has to wait for either; and the free blocks that it needs.
         """
         source = self._siblings.find_source(state)
         if source is not None:
@@ -140,7 +143,9 @@ class Planner:
             return source, self._manager.num_needed(state.num_prompt, max_chunk=1) - shared
         if self._siblings.hold_back(state):
             return None, 0
-        cached = self._find_cached_prefix(state)
+        cached = self._prefixes.find(state)
+        if cached is None:
+            return None, 0
         needed = self._num_needed(state) - self._manager.num_shared(cached)
         if needed + self._manager.num_lent(cached) > spare:
             cached = cached.without_tail()
@@ -157,8 +162,9 @@ class Planner:
             scores = self._siblings.prompt_scores(state)
             state.begin_fork(now_s, found, fork_point(state), scores)
         else:
-            draft.copies += self._manager.begin(state.id, state.chain, found)
-            state.begin(now_s, found.num_tokens)
+            restored = self._manager.begin(state.id, state.chain, found, state.token_ids)
+            state.begin(now_s, found.num_tokens, restored)
+        self._prefixes.drop(state)
         if state.num_preemptions == 0:
             num_new = state.num_prompt - state.num_computed
             self._shares.charge(state.request.tenant, input_tokens=num_new)
@@ -172,7 +178,7 @@ class Planner:
         draft.drop(state)
         draft.preempted.append(state.id)
         self._siblings.preempt(state)
-        self._manager.release(state.id, state.token_ids)
+        self._manager.release(state.id, state.token_ids, down=self._prefixes.keeps(state))
         self._running.remove(state)
         state.preempt(now_s)
         self._queue.push_front(state)
@@ -184,8 +190,7 @@ class Planner:
 
     def _add_chunk(self, draft: Draft, state: RequestState, size: int) -> None:
         end = state.num_computed + size
-        copies, rewrites = self._manager.copy_on_write(state.id)
-        draft.copies += copies
+        rewrites = self._manager.copy_on_write(state.id)
         chunk = Chunk(
             request_id=state.id,
             start=state.num_computed,
@@ -196,15 +201,8 @@ class Planner:
         )
         draft.add(state, chunk)
 
-    def _find_cached_prefix(self, state: RequestState) -> CachedPrefix:
-        """What the cache has of a waiting request, looked up again only if the index changed."""
-        version = self._manager.index_version
-        if state.found is None or state.found[0] != version:
-            # Cached positions have no logits, so a prompt that is to be scored is computed whole.
-            scored = state.request.params.prompt_logprobs is not None
-            chain = None if scored else state.chain
-            state.found = version, self._manager.find_cached_prefix(chain, state.token_ids)
-        return state.found[1]
+    def _victim(self) -> RequestState:
+        return self._running.victim(self._prefixes.bring_back_s)
 
     def _num_spare_blocks(self) -> int:
         """Free blocks that newcomers may have.

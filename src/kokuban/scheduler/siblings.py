@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from kokuban.core.request import Request, RequestId
 from kokuban.core.step import SampledToken
 from kokuban.kvcache.manager import Manager
+from kokuban.scheduler.prefixes import Prefixes
 from kokuban.scheduler.queue import WaitingQueue
 from kokuban.scheduler.state import RequestState
 
@@ -50,10 +51,12 @@ class SiblingForks:
     Args:
         queue: where those that may not begin yet are held.
         manager: asked whether a fork is possible; holds the blocks of those that ended.
+        prefixes: asked whether those are worth keeping in lower tiers.
     """
 
-    def __init__(self, queue: WaitingQueue, manager: Manager) -> None:
+    def __init__(self, queue: WaitingQueue, manager: Manager, prefixes: Prefixes) -> None:
         self._queue = queue
+        self._prefixes = prefixes
         self._manager = manager
         self._of: dict[RequestId, Siblings] = {}
         self._ended: dict[RequestId, RequestState] = {}
@@ -207,7 +210,8 @@ class SiblingForks:
         state = self._ended.pop(request_id, None)
         if state is not None:
             self._of.pop(request_id).sources.pop(request_id)
-            self._manager.release(request_id, state.token_ids)
+            down = self._prefixes.keeps(state)
+            self._manager.release(request_id, state.token_ids, down=down)
 
 
 def fork_point(state: RequestState) -> int:

@@ -25,7 +25,8 @@ def write(
     manager: Manager, request_id: RequestId, num_tokens: int, tokens: Sequence[int] = TOKENS
 ) -> tuple[tuple[BlockCopy, ...], tuple[BlockRewrite, ...], tuple[tuple[BlockId, ...], ...]]:
     """One step up to `num_tokens` tokens; returns copies, rewrites and new block ids."""
-    copies, rewrites = manager.copy_on_write(request_id)
+    rewrites = manager.copy_on_write(request_id)
+    copies = tuple(move for move in manager.take_moves() if isinstance(move, BlockCopy))
     new = manager.grow(request_id, num_tokens)
     manager.check()
     manager.advance(request_id, num_tokens, tokens)
