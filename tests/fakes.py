@@ -159,6 +159,9 @@ class FakeRunner:
             self._rows[request.id] = _Row(request, num_tokens, 0, [[] for _ in self._windows])
         for chunk in plan.chunks:
             tables = self._rows[chunk.request_id].tables
+            for group, index, block in chunk.rewrites:
+                assert tables[group][index] not in (NO_BLOCK, block), "a rewrite of nothing"
+                tables[group][index] = block
             for table, new in zip(tables, chunk.new_block_ids, strict=True):
                 table.extend(new)
 

@@ -167,7 +167,7 @@ def test_found_in_the_pool(case: Case) -> None:
     length = case.shape.length
     cached = [said.usage.cached_tokens for said in found]
     assert cached == [0, length - 1, length - 9, length + 5]
-    assert engine.moved["BlockCopy"] == 2 * case.num_groups
+    assert engine.moved["BlockCopy"] >= 2 * case.num_groups
 
 
 @pytest.mark.parametrize("prefix_cache", [False, True])
@@ -251,9 +251,9 @@ def test_every_tier_off_and_on_gives_one_answer_to_one_conversation(case: Case) 
     rng_state = case.rng.bit_generator.state
     for options in (
         {"prefix_cache": False},
-        {"num_blocks": (case.prompt_blocks + 8) * case.num_groups},
+        {"num_blocks": (case.prompt_blocks + 1) * case.num_groups},
         {
-            "num_blocks": (case.prompt_blocks + 8) * case.num_groups,
+            "num_blocks": (case.prompt_blocks + 1) * case.num_groups,
             "ram_blocks": 600,
             "disk_bytes": DISK_BYTES,
         },
@@ -270,6 +270,7 @@ def test_every_tier_off_and_on_gives_one_answer_to_one_conversation(case: Case) 
                 # Somebody else takes the pool meanwhile.
                 engine.ask(case.tokens(case.shape.length), 1)
             answers.append(proofs)
+    assert engine.moved[BlockLoad.__name__] > 0
 
     assert answers[1] == answers[0]
     assert answers[2] == answers[0]

@@ -29,6 +29,7 @@ class FakeEngine:
         seats: requests that run at the same time; others wait.
         max_waiting: requests beyond it are refused.
         tokens_per_event: how many tokens come at once.
+        logprobs: of each token; -0.5 for those that are not in it.
         usage: what the engine tells beside the numbers of tokens, of each choice. Tests may put
             another one into `costs` between two requests.
         log: the KV events.
@@ -43,10 +44,12 @@ class FakeEngine:
         max_waiting: int = 1000,
         tokens_per_event: int = 1,
         cached_tokens: int = 0,
+        logprobs: Mapping[int, float] | None = None,
         usage: Usage | None = None,
         log: EventLog | None = None,
     ) -> None:
         self.chain = dict(chain or {})
+        self._logprobs = dict(logprobs or {})
         self.info = EngineInfo(
             model="m",
             vocab_size=VOCAB,
@@ -166,7 +169,9 @@ class FakeEngine:
         await asyncio.sleep(0)
 
     async def _speak(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
-        voices = [_Voice(request, self.info.max_context_tokens) for request in requests]
+        voices = [
+            _Voice(request, self.info.max_context_tokens, self._logprobs) for request in requests
+        ]
         while voices:
             for voice in list(voices):
                 await self._pace()
@@ -188,6 +193,7 @@ class FakeEngine:
 class _Voice:
     request: Request
     max_context_tokens: int
+    logprobs: Mapping[int, float] = field(default_factory=dict)
     output: list[int] = field(default_factory=list)
 
     def speak(
@@ -228,7 +234,7 @@ class _Voice:
 
     def _sampled(self, token: int, num_top: int | None) -> SampledToken:
         top = [TokenLogprob((token + i) % VOCAB, -0.5 - i) for i in range(num_top or 0)]
-        return SampledToken(token, -0.5, tuple(top))
+        return SampledToken(token, self.logprobs.get(token, -0.5), tuple(top))
 
     def _prompt_logprobs(self) -> tuple[SampledToken, ...]:
         num_top = self.request.params.prompt_logprobs

@@ -50,6 +50,7 @@ class EngineStats:
     output_tokens: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
+    forked_tokens: int = 0
     failed_requests: int = 0
     recomputed_tokens: int = 0
     tiers: tuple[TierStats, ...] = ()

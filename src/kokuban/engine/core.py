@@ -151,6 +151,7 @@ class EngineCore:
             output_tokens=totals.output_tokens,
             preemptions=totals.preemptions,
             cached_tokens=totals.cached_tokens,
+            forked_tokens=totals.forked_tokens,
             failed_requests=totals.failed_requests,
             recomputed_tokens=totals.recomputed_tokens,
             tiers=self._manager.tier_stats(),

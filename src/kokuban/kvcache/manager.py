@@ -16,10 +16,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
-from kokuban.core.step import BlockCopy, BlockLoad, BlockMove
+from kokuban.core.step import BlockCopy, BlockLoad, BlockMove, BlockRewrite
 from kokuban.kvcache.blocks import first_needed, max_blocks_touched, num_blocks_for
 from kokuban.kvcache.cached import CachedPrefix, PrefixFinder
 from kokuban.kvcache.contents import BlockContent, Child
+from kokuban.kvcache.forks import Forks
 from kokuban.kvcache.keep import Keeper
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain, KeySpace
@@ -65,6 +66,7 @@ class Manager:
         self._finder = PrefixFinder(
             pool, block_size=block_size, windows=windows, partial_tails=partial_tails, tiers=tiers
         )
+        self._forks = Forks(pool, block_size=block_size, windows=windows, allocate=self._allocate)
         self._tables: dict[RequestId, Table] = {}
 
     @property
@@ -267,6 +269,7 @@ class Manager:
             self._pool.retain(source)
         restored = self._load_blocks(table, cached, token_ids) if cached.num_below else NOT_RESTORED
         table.num_published = cached.num_tokens // self._block_size
+        table.num_written = table.num_grown = cached.num_tokens
         if sources:
             targets = self._allocate(len(sources))
             for tables, target in zip(table.groups, targets, strict=True):
@@ -275,10 +278,63 @@ class Manager:
             self._pool.release(sources)
         return restored
 
+    def can_fork(self, parent_id: RequestId, num_tokens: int) -> bool:
+        """Whether the request has computed so many tokens, and holds what they are needed for."""
+        table = self._tables.get(parent_id)
+        return table is not None and self._forks.is_possible(table, num_tokens)
+
+    def num_fork_shares(self, num_tokens: int) -> int:
+        """Blocks that a fork at `num_tokens` tokens never writes into: they stay shared."""
+        return self._forks.num_shared(num_tokens)
+
+    def fork(
+        self,
+        parent_id: RequestId,
+        child_id: RequestId,
+        num_tokens: int,
+        chain: KeyChain | None = None,
+    ) -> None:
+        """Open block tables that begin as the parent's, up to `num_tokens` tokens.
+
+        Every block is shared, a last one that is partly filled too; nothing is copied, and no free
+        block is needed, before one of the two writes on: see `copy_on_write`.
+
+        Args:
+            parent_id: a request for which `can_fork` holds, with no step in flight; it may end at
+                any time.
+            chain: the child's keys for the prefix cache, or None.
+        """
+        assert child_id not in self._tables, f"request {child_id} has a block table already"
+        assert self.can_fork(parent_id, num_tokens), f"no fork of {parent_id} at {num_tokens}"
+        self._tables[child_id] = self._forks.fork(self._tables[parent_id], num_tokens, chain)
+
+    def copy_on_write(self, request_id: RequestId) -> tuple[BlockRewrite, ...]:
+        """Make the block that the request writes next its own, in every group. Before `grow`.
+
+        A block that another request holds, or that the prefix cache may find, is replaced in the
+        request's table; its last holder keeps it. Nothing happens at the border of two blocks.
+
+        Returns:
+            The entries that `grow` has returned before and that are others now. The copies are
+            among the moves.
+
+        Raises:
+            OutOfBlocks: there are not enough free blocks. Nothing has changed then.
+        """
+        copies, rewrites = self._forks.copy_on_write(self._tables[request_id])
+        self._moves += copies
+        return rewrites
+
     def num_tokens_fitting(self, request_id: RequestId, num_tokens: int) -> int:
-        """Most tokens, up to `num_tokens` in all, that the request can hold with what is free."""
-        new = self._pool.num_free // self.num_groups
-        return min(num_tokens, (self._tables[request_id].num_logical + new) * self._block_size)
+        """Most tokens, up to `num_tokens` in all, that the request can hold with what is free.
+
+        The copies of `copy_on_write` come first; without them it cannot write at all.
+        """
+        table = self._tables[request_id]
+        free = self._pool.num_free - len(self._forks.groups_to_copy(table))
+        if free < 0:
+            return min(num_tokens, table.num_written)
+        return min(num_tokens, (table.num_logical + free // self.num_groups) * self._block_size)
 
     def can_grow(self, request_id: RequestId, num_tokens: int) -> bool:
         """Whether `grow` to `num_tokens` tokens in all would succeed."""
@@ -286,6 +342,8 @@ class Manager:
 
     def grow(self, request_id: RequestId, num_tokens: int) -> tuple[tuple[BlockId, ...], ...]:
         """Hold blocks for `num_tokens` tokens in all, and not one block more.
+
+        After `copy_on_write`, if a block that is written is not the request's own.
 
         Returns:
             For each group the entries of its table that no earlier call returned: the cached
@@ -295,16 +353,24 @@ class Manager:
             OutOfBlocks: there are not enough free blocks. Nothing has changed then.
         """
         table = self._tables[request_id]
+        shared = self._forks.groups_to_copy(table)
+        assert not shared, f"request {request_id} would write what is shared"
         count = num_blocks_for(num_tokens, self._block_size) - table.num_logical
         if count > 0:
             taken = self._allocate(count * self.num_groups)
             for group, blocks in enumerate(table.groups):
                 blocks.extend(taken[group * count : (group + 1) * count])
+        table.num_grown = max(table.num_grown, num_tokens)
         shown, table.num_shown = table.num_shown, table.num_logical
         return tuple(tuple(blocks[shown:]) for blocks in table.groups)
 
     def advance(
-        self, request_id: RequestId, num_computed: int, token_ids: Sequence[int] = ()
+        self,
+        request_id: RequestId,
+        num_computed: int,
+        token_ids: Sequence[int] = (),
+        *,
+        fork_at: int | None = None,
     ) -> None:
         """Note that the K and V of the first `num_computed` tokens are in the cache, and right.
 
@@ -312,16 +378,18 @@ class Manager:
 
         Args:
             token_ids: the sequence, `num_computed` tokens or more; read by the prefix cache only.
+            fork_at: keep, until the next call, what a fork at so many tokens needs.
         """
         table = self._tables[request_id]
-        table.num_computed = num_computed
+        table.num_computed = table.num_written = num_computed
+        kept_from = num_computed if fork_at is None else min(num_computed, fork_at)
         if table.chain is not None:
             self._publish(table, table.chain, num_computed, token_ids)
         for group, window in enumerate(self._windows):
             if window is None:
                 continue
             behind = table.num_behind[group]
-            needed = max(behind, first_needed(num_computed, window, self._block_size))
+            needed = max(behind, first_needed(kept_from, window, self._block_size))
             blocks = table.groups[group]
             self._pool.release(reversed(blocks[behind:needed]))
             blocks[behind:needed] = [NO_BLOCK] * (needed - behind)
@@ -351,15 +419,22 @@ class Manager:
         if self._tiers is not None:
             self._tiers.check()
         holders: Counter[BlockId] = Counter()
+        places: dict[BlockId, tuple[int, int]] = {}
         for request_id, table in self._tables.items():
             lengths = {len(blocks) for blocks in table.groups}
             assert len(lengths) == 1, f"tables of request {request_id} differ in length"
             assert table.num_published <= table.num_logical, f"request {request_id} publishes ahead"
-            for blocks, behind in zip(table.groups, table.num_behind, strict=True):
+            assert table.num_shown <= table.num_logical, f"request {request_id} shows too much"
+            for group, blocks in enumerate(table.groups):
+                behind = table.num_behind[group]
                 held = blocks[behind:]
                 assert blocks[:behind] == [NO_BLOCK] * behind, f"request {request_id}: behind"
                 assert NO_BLOCK not in held, f"request {request_id} has a hole in its table"
                 holders.update(held)
+                for index, block in enumerate(held, start=behind):
+                    place = places.setdefault(block, (group, index))
+                    assert place == (group, index), f"block {block} is in two places of sequences"
+            self._forks.check(table)
         for block in map(BlockId, range(self.num_blocks)):
             counted, known = holders[block], self._pool.num_holders(block)
             assert counted == known, f"block {block} is in {counted} tables but held {known} times"
@@ -386,7 +461,9 @@ class Manager:
         parent = chain.parent(token_ids, index)
         tail = tuple(token_ids[index * self._block_size : table.num_computed])
         for group, blocks in enumerate(table.groups):
-            self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
+            # A fork that shares the block will fill it, or has found it filled.
+            if self._pool.may_be_written(blocks[index]):
+                self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
 
     def _allocate(self, count: int) -> list[BlockId]:
         """Blocks of the pool; what they held is copied down before they are written."""

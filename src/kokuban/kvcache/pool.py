@@ -130,6 +130,14 @@ class BlockPool:
         """
         return self._index.longest_run(parent, token_ids)
 
+    def is_published(self, block: BlockId) -> bool:
+        """Whether somebody may find the block, so that its filled slots must stay as they are."""
+        return self._index.content(block) is not None or self._index.child(block) is not None
+
+    def may_be_written(self, block: BlockId) -> bool:
+        """Whether a holder of this block is its only reader, now and later."""
+        return self._num_holders[block] == 1 and not self.is_published(block)
+
     def retain(self, block: BlockId) -> None:
         """Add a holder; revives the block if it is free."""
         if self._num_holders[block] == 0:

@@ -17,7 +17,7 @@ NOT_RESTORED = Restored()
 
 
 class Table:
-    """What one request holds. Written by `Manager` alone."""
+    """What one request holds. Written by `Manager` and its `Forks` alone."""
 
     def __init__(self, num_groups: int, chain: KeyChain | None) -> None:
         self.groups: list[list[BlockId]] = [[] for _ in range(num_groups)]
@@ -32,6 +32,12 @@ class Table:
 
         self.num_computed = 0
         """Tokens that `advance` was told of."""
+
+        self.num_written = 0
+        """Tokens whose KV is in the table: computed, found or forked. The next is written next."""
+
+        self.num_grown = 0
+        """Tokens that `grow` was asked for, or that were written already."""
 
         self.chain = chain
 

@@ -29,6 +29,7 @@ from kokuban.scheduler.prices import FreeMoves, Prices
 from kokuban.scheduler.queue import WaitingQueue
 from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.sessions import Sessions
+from kokuban.scheduler.siblings import SiblingForks
 from kokuban.scheduler.state import RequestState
 
 _NO_OUTPUT = ChunkOutput()
@@ -46,10 +47,14 @@ class Totals:
 
     steps: int = 0
     prompt_tokens: int = 0
-    """Prompts of the requests that were begun, cached tokens included, each prompt once."""
+    """Prompts of the requests that were begun, cached tokens included and forked ones not, each
+    prompt once."""
 
     cached_tokens: int = 0
     """Those of them that the prefix cache had."""
+
+    forked_tokens: int = 0
+    """Prompt tokens that requests took over from a sibling, beside those above."""
 
     output_tokens: int = 0
     preemptions: int = 0
@@ -101,8 +106,16 @@ class Scheduler:
         self._prefixes = Prefixes(manager, prices)
         self._pins = Pins(manager.keeper, int(config.pin_share * manager.num_blocks))
         self.sessions = Sessions(manager, prices, self._pins)
+        self._siblings = SiblingForks(self._queue, manager, self._prefixes)
         self._planner = Planner(
-            config, manager, self._queue, self._running, self._shares, self._pace, self._prefixes
+            config,
+            manager,
+            self._queue,
+            self._siblings,
+            self._running,
+            self._shares,
+            self._pace,
+            self._prefixes,
         )
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
@@ -146,6 +159,7 @@ class Scheduler:
     def add_group(self, requests: Sequence[Request], now_s: float) -> None:
         """Append requests that belong together, all or none.
 
+        Those with the prompt, tenant, scope and priority of the first compute that prompt once.
         `max_tokens` is cut to what the context allows: such a request ends with LENGTH.
 
         Raises (nothing has changed then):
@@ -156,15 +170,18 @@ class Scheduler:
         limits = [self._max_output_tokens(request) for request in requests]
         self._check_ids(requests)
         self._check_room(len(requests))
+        states = []
         for request, max_output_tokens in zip(requests, limits, strict=True):
             chain = self._manager.make_chain(request.tenant, request.cache_scope)
             state = RequestState(request, self._num_added, max_output_tokens, chain)
             self._num_added += 1
             self._requests[request.id] = state
             self._shares.arrive(request.tenant)
-            self._queue.push(state)
+            states.append(state)
             if request.session:
                 self.sessions.arrived(state, now_s)
+        if states:
+            self._siblings.push(states)
 
     def cancel(self, request_id: RequestId) -> bool:
         """Forget a request, waiting or running, and free its blocks; no event tells of it.
@@ -191,6 +208,8 @@ class Scheduler:
         """
         events = []
         for state in self._queue.take_expired(now_s):
+            if self._siblings.has_begun(state):
+                continue
             request = state.request
             assert request.deadline_s is not None, "a request without a deadline expired"
             allowed_s = request.deadline_s - request.arrival_s
@@ -225,8 +244,10 @@ class Scheduler:
                 origin = self.sessions.begun(state, num_cached=state.cached_tokens)
                 state.resumed_from = origin or state.resumed_from
             if state.num_preemptions == 0:
-                self._totals.prompt_tokens += state.num_prompt
-                self._totals.cached_tokens += state.cached_tokens
+                self._totals.prompt_tokens += state.num_prompt - state.forked_tokens
+                self._totals.forked_tokens += state.forked_tokens
+                if not state.forked_tokens:
+                    self._totals.cached_tokens += state.cached_tokens
         plan = draft.finish(self._totals.steps, tuple(self._ended_rows), moves)
         self._totals.steps += 1
         self._ended_rows.clear()
@@ -266,7 +287,9 @@ class Scheduler:
         assert [s.rank for s in running] == sorted(s.rank for s in running), "running: order"
         assert len(running) <= self._config.max_running_requests, "too many requests run"
         assert len(running) + len(self._queue) == len(self._requests), "a request is lost"
-        assert {s.id for s in running} == self._manager.request_ids, "block tables of others"
+        holders = {state.id for state in running} | self._siblings.ended_ids
+        assert holders == self._manager.request_ids, "block tables of others"
+        self._siblings.check()
 
     def _commit_chunk(
         self, state: RequestState, chunk: Chunk, output: ChunkOutput, now_s: float
@@ -280,8 +303,14 @@ class Scheduler:
         recomputed = state.recomputed_tokens
         state.advance(len(chunk.token_ids))
         self._totals.recomputed_tokens += state.recomputed_tokens - recomputed
-        self._manager.advance(state.id, state.num_computed, state.token_ids)
+        self._manager.advance(
+            state.id,
+            state.num_computed,
+            state.token_ids,
+            fork_at=self._siblings.kept_from(state),
+        )
         scores = state.new_scores(chunk.start, output.prompt_logprobs)
+        self._siblings.advance(state, scores)
         tokens, finish = state.accept(output.tokens, now_s)
         if state.max_output_tokens == 0 and state.num_uncomputed == 0:
             finish = FinishReason.LENGTH
@@ -312,10 +341,12 @@ class Scheduler:
         if state.id in self._queue:
             self._queue.remove(state)
             self._prefixes.drop(state)
+            self._siblings.end(state, serves=False)
         else:
             self._running.remove(state)
-            kept = state.token_ids if keep_tail else ()
-            self._manager.release(state.id, kept, down=self._prefixes.keeps(state))
+            if not self._siblings.end(state, serves=keep_tail):
+                kept = state.token_ids if keep_tail else ()
+                self._manager.release(state.id, kept, down=self._prefixes.keeps(state))
             self._ended_rows.append(state.id)
         if state.request.session:
             self.sessions.ended(state, keep=keep_tail)

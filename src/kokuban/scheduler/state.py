@@ -66,6 +66,9 @@ class RequestState:
         self.cached_tokens = 0
         """Tokens that the prefix cache had at the first admission."""
 
+        self.forked_tokens = 0
+        """Tokens of the prompt that a sibling had computed when this request began."""
+
         self.restored = NOT_RESTORED
         """Those of them that came up from below the pool."""
 
@@ -88,6 +91,7 @@ class RequestState:
         self.recomputed_tokens = 0
         self._num_ever_computed = 0
         self._num_scored = 0
+        self._forked_scores: tuple[SampledToken, ...] = ()
         self._watch = Stopwatch(request.arrival_s)
 
     @property
@@ -113,8 +117,8 @@ class RequestState:
 
     @property
     def cache_write_tokens(self) -> int:
-        """Prompt tokens that it has computed for others to find."""
-        if self.chain is None:
+        """Prompt tokens that it has computed for others to find: none that a sibling had."""
+        if self.chain is None or self.forked_tokens:
             return 0
         return max(0, min(self.num_prompt, self._num_ever_computed) - self.cached_tokens)
 
@@ -137,6 +141,25 @@ class RequestState:
         if self.num_preemptions == 0:
             self.cached_tokens = num_cached
             self.restored = restored
+
+    def begin_fork(
+        self,
+        now_s: float,
+        parent: "RequestState",
+        num_tokens: int,
+        scores: Sequence[SampledToken] = (),
+    ) -> None:
+        """Leave the queue with the first `num_tokens` tokens of a sibling, which computed them.
+
+        What the cache had for the prompt it had for all who share it.
+
+        Args:
+            scores: the prompt logprobs of those tokens, to be told with the first chunk.
+        """
+        self._forked_scores = tuple(scores)
+        self.begin(now_s, num_tokens)
+        self.cached_tokens, self.restored = parent.cached_tokens, parent.restored
+        self.forked_tokens = num_tokens
 
     def preempt(self, now_s: float) -> None:
         """Go back to the queue with nothing computed; the output so far is kept."""
@@ -169,7 +192,13 @@ class RequestState:
         return tuple(tokens), None
 
     def new_scores(self, start: int, scores: Sequence[SampledToken]) -> tuple[SampledToken, ...]:
-        """The prompt logprobs of a chunk at `start` that were not given out before a preemption."""
+        """The prompt logprobs of a chunk at `start` that were not given out before a preemption.
+
+        The first chunk of a fork brings those of its sibling along.
+        """
+        if self._forked_scores:
+            start, scores = 0, (*self._forked_scores, *scores)
+            self._forked_scores = ()
         known = max(0, self._num_scored - start)
         self._num_scored = max(self._num_scored, start + len(scores))
         return tuple(scores[known:])
@@ -188,6 +217,7 @@ class RequestState:
             prompt_tokens=self.num_prompt,
             output_tokens=self.num_output,
             cached_tokens=self.cached_tokens,
+            forked_tokens=self.forked_tokens,
             cached_ram_tokens=self.restored.ram_tokens,
             cached_disk_tokens=self.restored.disk_tokens,
             cache_write_tokens=self.cache_write_tokens,

@@ -1,6 +1,7 @@
 """A scheduler with its pool and a fake model, driven step by step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.fakes import FakeClock, FakeDisk, FakeRunner, continuation
 
@@ -77,6 +78,16 @@ class Bench:
         for request in requests:
             self.scheduler.add(request, self.clock())
             self.requests[request.id] = request
+
+    def add_choices(self, request: Request, n: int) -> list[str]:
+        """Add n choices of one prompt, named `request.id-0` and so on; returns their names."""
+        choices = [
+            replace(request, id=RequestId(f"{request.id}-{choice}"), choice=choice)
+            for choice in range(n)
+        ]
+        self.scheduler.add_group(choices, self.clock())
+        self.requests.update({choice.id: choice for choice in choices})
+        return [choice.id for choice in choices]
 
     def step(self, count: int = 1, seconds: float = 0.0) -> StepPlan:
         """Run steps, each of which must have something to do; returns the last plan."""
