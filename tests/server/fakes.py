@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.fakes_text import CHATML, EOT, byte_tokenizer
 
 from kokuban.core.errors import Overloaded, PromptTooLong, RequestError, StepFailed
 from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.session import SessionStatus
 from kokuban.core.step import SampledToken, TokenEvent, TokenLogprob, Usage
 from kokuban.engine.client import EngineInfo, EngineStats
 from kokuban.kvcache.events import Cursor, EventLog, Replay
@@ -70,6 +72,10 @@ class FakeEngine:
         self.dead = False
         self.said = 0
         self.resets = 0
+        self.sessions: dict[tuple[str, str], SessionStatus] = {}
+        self.pauses: list[tuple[str, str, float | None, tuple[str, ...]]] = []
+        """Tenant, session, expected seconds and tools of every pause of a session that exists."""
+
         self._seats = asyncio.Semaphore(seats)
         self._free = seats
         self._max_waiting = max_waiting
@@ -119,6 +125,33 @@ class FakeEngine:
         self.resets += 1
         return 5
 
+    async def pause_session(
+        self, tenant: str, session: str, *, expected_s: float | None, tools: Sequence[str] = ()
+    ) -> SessionStatus | None:
+        await self._pace()
+        if self.dead:
+            raise StepFailed("the engine has stopped")
+        if (tenant, session) not in self.sessions:
+            return None
+        self.pauses.append((tenant, session, expected_s, tuple(tools)))
+        return self._set_session(tenant, session, paused=True, expected_s=expected_s or 2.0)
+
+    async def resume_session(self, tenant: str, session: str) -> SessionStatus | None:
+        if (tenant, session) not in self.sessions:
+            return None
+        return self._set_session(tenant, session, paused=False, expected_s=None)
+
+    async def delete_session(self, tenant: str, session: str) -> bool:
+        return self.sessions.pop((tenant, session), None) is not None
+
+    async def session_status(self, tenant: str, session: str) -> SessionStatus | None:
+        return self.sessions.get((tenant, session))
+
+    def _set_session(self, tenant: str, session: str, **changes: Any) -> SessionStatus:
+        status = replace(self.sessions[tenant, session], **changes)
+        self.sessions[tenant, session] = status
+        return status
+
     async def kv_events(self, since: Cursor | None = None) -> AsyncGenerator[Replay]:
         if self.log is None:
             raise RequestError("no prefix cache", code="no_prefix_cache")
@@ -150,6 +183,16 @@ class FakeEngine:
         if self._seats.locked() and len(self._waiting) >= self._max_waiting:
             raise Overloaded("the waiting queue is full", retry_after_s=3)
         self.submitted += requests
+        for request in requests:
+            if request.session:
+                status = SessionStatus(
+                    id=request.session,
+                    active=False,
+                    paused=False,
+                    num_tokens=len(request.prompt_token_ids),
+                    num_blocks=-(-len(request.prompt_token_ids) // 16),
+                )
+                self.sessions[request.tenant, request.session] = status
         ids = {request.id for request in requests}
         try:
             self._waiting |= ids
