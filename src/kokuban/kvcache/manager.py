@@ -12,20 +12,25 @@ in none. A group with a window gives back the blocks that lie wholly behind it, 
     window    [ NO_BLOCK ····· | held: window - 1 tokens | taken by `grow` ]
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
-from kokuban.core.step import BlockCopy, BlockLoad, BlockMove, BlockRewrite
-from kokuban.kvcache.blocks import first_needed, max_blocks_touched, num_blocks_for
+from kokuban.core.step import BlockCopy, BlockMove, BlockRewrite
+from kokuban.kvcache.below import Below
+from kokuban.kvcache.blocks import (
+    first_needed,
+    max_tokens_in,
+    num_blocks_for,
+    num_blocks_needed,
+)
 from kokuban.kvcache.cached import CachedPrefix, PrefixFinder
-from kokuban.kvcache.contents import BlockContent, Child
 from kokuban.kvcache.forks import Forks
 from kokuban.kvcache.keep import Keeper
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain, KeySpace
-from kokuban.kvcache.table import NOT_RESTORED, Restored, Table
-from kokuban.kvcache.tiers import IN_RAM, ON_DISK, Fetch, LowerTiers, TierStats
+from kokuban.kvcache.publish import Publisher
+from kokuban.kvcache.table import NOT_RESTORED, Restored, Table, check_tables
+from kokuban.kvcache.tiers import Fetch, LowerTiers, TierStats
 
 
 class Manager:
@@ -66,6 +71,8 @@ class Manager:
         self._finder = PrefixFinder(
             pool, block_size=block_size, windows=windows, partial_tails=partial_tails, tiers=tiers
         )
+        self._publisher = Publisher(pool, block_size)
+        self._below = None if tiers is None else self._make_below(tiers)
         self._forks = Forks(pool, block_size=block_size, windows=windows, allocate=self._allocate)
         self._tables: dict[RequestId, Table] = {}
 
@@ -99,32 +106,11 @@ class Manager:
 
         It is then computed in chunks of one token if need be, which asks least of the windows.
         """
-        if self.num_needed(2**62, max_chunk=1) <= self.num_blocks:
-            return None
-        low, high = 0, self.num_blocks
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.num_needed(middle * self._block_size, max_chunk=1) <= self.num_blocks:
-                low = middle
-            else:
-                high = middle - 1
-        return low * self._block_size
+        return max_tokens_in(self.num_blocks, self._windows, self._block_size)
 
     def num_needed(self, num_tokens: int, *, max_chunk: int) -> int:
-        """Most blocks that a request holds at once on its way to `num_tokens` tokens.
-
-        Args:
-            num_tokens: tokens that it holds in the end.
-            max_chunk: most tokens that one step computes of it. A window group holds the chunk
-                and the window - 1 tokens before it.
-        """
-        whole = num_blocks_for(num_tokens, self._block_size)
-        return sum(
-            whole
-            if window is None
-            else min(whole, max_blocks_touched(window - 1 + max_chunk, self._block_size))
-            for window in self._windows
-        )
+        """Most blocks that a request holds at once: see `blocks.num_blocks_needed`."""
+        return num_blocks_needed(num_tokens, self._windows, self._block_size, max_chunk=max_chunk)
 
     def num_held(self, request_id: RequestId) -> int:
         """Blocks that the request holds, over all groups, shared ones included."""
@@ -183,12 +169,9 @@ class Manager:
         self, chain: KeyChain | None, cached: CachedPrefix, token_ids: Sequence[int]
     ) -> Fetch | None:
         """Begin to bring up what a cached prefix has on disk; None if too many wait for that."""
-        assert self._tiers is not None, "a prefix from disk without lower tiers"
+        assert self._below is not None, "a prefix from disk without lower tiers"
         assert chain is not None, "a cached prefix without keys"
-        if not self._tiers.can_fetch():
-            return None
-        wanted = self._wanted(chain, cached, token_ids, (IN_RAM, ON_DISK))
-        return self._tiers.fetch([content for _, _, content in wanted])
+        return self._below.fetch(chain, cached, token_ids)
 
     def end_fetch(self, fetch: Fetch) -> None:
         """Let go of what was fetched: its request begins, or has gone."""
@@ -267,7 +250,12 @@ class Manager:
         for source in sources:
             # Until all blocks are taken: whoever gets it afterwards is filled or writes later.
             self._pool.retain(source)
-        restored = self._load_blocks(table, cached, token_ids) if cached.num_below else NOT_RESTORED
+        restored = NOT_RESTORED
+        if cached.num_below:
+            assert self._below is not None, "blocks from below without lower tiers"
+            assert chain is not None, "a cached prefix without keys"
+            loads, restored = self._below.load(table, chain, cached, token_ids)
+            self._moves += loads
         table.num_published = cached.num_tokens // self._block_size
         table.num_written = table.num_grown = cached.num_tokens
         if sources:
@@ -384,7 +372,7 @@ class Manager:
         table.num_computed = table.num_written = num_computed
         kept_from = num_computed if fork_at is None else min(num_computed, fork_at)
         if table.chain is not None:
-            self._publish(table, table.chain, num_computed, token_ids)
+            self._publisher.publish_full(table, table.chain, token_ids)
         for group, window in enumerate(self._windows):
             if window is None:
                 continue
@@ -406,64 +394,31 @@ class Manager:
         """
         table = self._tables.pop(request_id)
         if table.chain is not None and token_ids and self._partial_tails:
-            self._publish_tail(table, table.chain, token_ids)
+            self._publisher.publish_tail(table, table.chain, token_ids)
         worths = range(table.num_logical, 0, -1)
         for blocks, behind in zip(table.groups, table.num_behind, strict=True):
             self._pool.release(reversed(blocks[behind:]), worths)
-        if down and self._tiers is not None and table.chain is not None and token_ids:
-            self._send_down(table, table.chain, self._tiers, token_ids)
+        if down and self._below is not None and table.chain is not None and token_ids:
+            self._below.send_down(table, table.chain, token_ids)
 
     def check(self) -> None:
         """Assert every invariant, the pool's too. Linear; for tests and an idle debug engine."""
         self._pool.check()
         if self._tiers is not None:
             self._tiers.check()
-        holders: Counter[BlockId] = Counter()
-        places: dict[BlockId, tuple[int, int]] = {}
-        for request_id, table in self._tables.items():
-            lengths = {len(blocks) for blocks in table.groups}
-            assert len(lengths) == 1, f"tables of request {request_id} differ in length"
-            assert table.num_published <= table.num_logical, f"request {request_id} publishes ahead"
-            assert table.num_shown <= table.num_logical, f"request {request_id} shows too much"
-            for group, blocks in enumerate(table.groups):
-                behind = table.num_behind[group]
-                held = blocks[behind:]
-                assert blocks[:behind] == [NO_BLOCK] * behind, f"request {request_id}: behind"
-                assert NO_BLOCK not in held, f"request {request_id} has a hole in its table"
-                holders.update(held)
-                for index, block in enumerate(held, start=behind):
-                    place = places.setdefault(block, (group, index))
-                    assert place == (group, index), f"block {block} is in two places of sequences"
+        check_tables(self._tables, self._pool)
+        for table in self._tables.values():
             self._forks.check(table)
-        for block in map(BlockId, range(self.num_blocks)):
-            counted, known = holders[block], self._pool.num_holders(block)
-            assert counted == known, f"block {block} is in {counted} tables but held {known} times"
 
-    def _publish(
-        self, table: Table, chain: KeyChain, num_computed: int, token_ids: Sequence[int]
-    ) -> None:
-        full = num_computed // self._block_size
-        for index in range(table.num_published, full):
-            key, parent = chain.key(token_ids, index), chain.parent(token_ids, index)
-            block_tokens = tuple(
-                token_ids[index * self._block_size : (index + 1) * self._block_size]
-            )
-            for group, blocks in enumerate(table.groups):
-                child = Child(BlockContent(group, parent), block_tokens)
-                self._pool.publish(blocks[index], BlockContent(group, key), child)
-        table.num_published = max(table.num_published, full)
-
-    def _publish_tail(self, table: Table, chain: KeyChain, token_ids: Sequence[int]) -> None:
-        """Make the block that was being filled findable, up to the last token computed."""
-        index, num_tail = divmod(table.num_computed, self._block_size)
-        if num_tail == 0:
-            return
-        parent = chain.parent(token_ids, index)
-        tail = tuple(token_ids[index * self._block_size : table.num_computed])
-        for group, blocks in enumerate(table.groups):
-            # A fork that shares the block will fill it, or has found it filled.
-            if self._pool.may_be_written(blocks[index]):
-                self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
+    def _make_below(self, tiers: LowerTiers) -> Below:
+        return Below(
+            self._pool,
+            tiers,
+            self._publisher,
+            block_size=self._block_size,
+            num_groups=self.num_groups,
+            allocate=self._allocate,
+        )
 
     def _allocate(self, count: int) -> list[BlockId]:
         """Blocks of the pool; what they held is copied down before they are written."""
@@ -471,84 +426,3 @@ class Manager:
         if self._tiers is not None:
             self._moves += self._tiers.before_reuse(blocks)
         return blocks
-
-    def _load_blocks(
-        self, table: Table, cached: CachedPrefix, token_ids: Sequence[int]
-    ) -> Restored:
-        """Take blocks for what is below the pool, and have them filled."""
-        assert self._tiers is not None, "blocks from below without lower tiers"
-        assert table.chain is not None, "a cached prefix without keys"
-        chain = table.chain
-        wanted = self._wanted(chain, cached, token_ids, (IN_RAM,))
-        # Held before blocks are taken: taking one may send another block's content down.
-        slots = [self._tiers.hold(content) for _, _, content in wanted]
-        blocks = self._allocate(len(wanted))
-        self._moves += map(BlockLoad, slots, blocks)
-        for (group, index, content), block in zip(wanted, blocks, strict=True):
-            if index == len(table.groups[group]):  # The tail.
-                table.groups[group].append(block)
-                continue
-            table.groups[group][index] = block
-            self._pool.publish(block, content, self._child(chain, group, index, token_ids))
-        return self._origin(cached, wanted, slots)
-
-    def _wanted(
-        self,
-        chain: KeyChain,
-        cached: CachedPrefix,
-        token_ids: Sequence[int],
-        places: Sequence[BlockId],
-    ) -> list[tuple[int, int, BlockContent]]:
-        """Group, logical block and content of what a prefix has in these places, in order."""
-        num_whole = len(cached.block_ids[0])
-        wanted = [
-            (index, group, BlockContent(group, chain.key(token_ids, index)))
-            for group, blocks in enumerate(cached.block_ids)
-            for index, block in enumerate(blocks)
-            if block in places
-        ]
-        if cached.tail_sources and cached.tail_sources[0] < 0:
-            key = chain.tail_key(token_ids, cached.num_tokens)
-            wanted += [
-                (num_whole, group, BlockContent(group, key)) for group in range(self.num_groups)
-            ]
-        return [(group, index, content) for index, group, content in sorted(wanted)]
-
-    def _origin(
-        self,
-        cached: CachedPrefix,
-        wanted: Sequence[tuple[int, int, BlockContent]],
-        slots: Sequence[int],
-    ) -> Restored:
-        """How many tokens came up, counted once for all groups; from disk if any of them did."""
-        assert self._tiers is not None
-        fresh = [self._tiers.came_from_disk(slot) for slot in slots]
-        disk = {index for (_, index, _), is_fresh in zip(wanted, fresh, strict=True) if is_fresh}
-        ram = {index for _, index, _ in wanted} - disk
-
-        def count(indices: set[int]) -> int:
-            return sum(
-                min(self._block_size, cached.num_tokens - index * self._block_size)
-                for index in indices
-            )
-
-        return Restored(count(ram), count(disk))
-
-    def _send_down(
-        self, table: Table, chain: KeyChain, tiers: LowerTiers, token_ids: Sequence[int]
-    ) -> None:
-        """Have those blocks copied down that a released request was the last to hold."""
-        full = table.num_published
-        keys = dict(enumerate(chain.keys(token_ids, full) if full else ()))
-        if token_ids and table.num_computed > full * self._block_size:
-            keys[full] = chain.tail_key(token_ids, table.num_computed)
-        for index in sorted(keys, reverse=True):
-            for group, blocks in enumerate(table.groups):
-                block = blocks[index]
-                if block != NO_BLOCK and self._pool.num_holders(block) == 0:
-                    tiers.freed(block, BlockContent(group, keys[index]))
-
-    def _child(self, chain: KeyChain, group: int, index: int, token_ids: Sequence[int]) -> Child:
-        start = index * self._block_size
-        parent = BlockContent(group, chain.parent(token_ids, index))
-        return Child(parent, tuple(token_ids[start : start + self._block_size]))

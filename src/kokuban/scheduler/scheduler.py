@@ -11,16 +11,16 @@ so that one sequence of calls gives one sequence of plans; `tests/unit/scheduler
     engine thread:   add, cancel ─▶ expire ─▶ plan ─▶ (runner) ─▶ commit ─▶ events
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from kokuban.core.config import SchedulerConfig
-from kokuban.core.errors import Overloaded, PromptTooLong, RequestError
+from kokuban.core.errors import RequestError
 from kokuban.core.request import FinishReason, Request, RequestId
 from kokuban.core.step import Chunk, ChunkOutput, StepPlan, StepResult, TokenEvent
 from kokuban.kvcache.manager import Manager
 from kokuban.scheduler.fairness import TenantShares
+from kokuban.scheduler.limits import Limits
 from kokuban.scheduler.pace import Pace
 from kokuban.scheduler.pins import Pins
 from kokuban.scheduler.planner import Planner
@@ -92,10 +92,9 @@ class Scheduler:
     ) -> None:
         self._config = config
         self._manager = manager
-        self._max_context_tokens = min(
-            max_context_tokens,
-            config.max_context_tokens or sys.maxsize,
-            sys.maxsize if manager.max_tokens_alone is None else manager.max_tokens_alone,
+        alone = manager.max_tokens_alone
+        self._limits = Limits(
+            config, max_context_tokens if alone is None else min(max_context_tokens, alone)
         )
         self._requests: dict[RequestId, RequestState] = {}
         self._shares = TenantShares()
@@ -125,7 +124,7 @@ class Scheduler:
     @property
     def max_context_tokens(self) -> int:
         """Prompt and output of one request together: the least of model, options and pool."""
-        return self._max_context_tokens
+        return self._limits.max_context_tokens
 
     @property
     def has_requests(self) -> bool:
@@ -167,9 +166,10 @@ class Scheduler:
             RequestError: an empty prompt, an id in use, more requests than the queue can hold.
             Overloaded: the queue has no room for all of them now.
         """
-        limits = [self._max_output_tokens(request) for request in requests]
+        limits = [self._limits.max_output_tokens(request) for request in requests]
         self._check_ids(requests)
-        self._check_room(len(requests))
+        num_waiting, num_running = len(self._queue), len(self._running)
+        self._limits.check_room(len(requests), num_running, num_waiting, self._pace)
         states = []
         for request, max_output_tokens in zip(requests, limits, strict=True):
             chain = self._manager.make_chain(request.tenant, request.cache_scope)
@@ -291,6 +291,15 @@ class Scheduler:
         assert holders == self._manager.request_ids, "block tables of others"
         self._siblings.check()
 
+    def _check_ids(self, requests: Sequence[Request]) -> None:
+        ids: set[RequestId] = set()
+        for request in requests:
+            if request.id in self._requests or request.id in ids:
+                raise RequestError(
+                    f"the request id {request.id!r} is in use; send another one or wait for its end"
+                )
+            ids.add(request.id)
+
     def _commit_chunk(
         self, state: RequestState, chunk: Chunk, output: ChunkOutput, now_s: float
     ) -> TokenEvent | None:
@@ -361,52 +370,3 @@ class Scheduler:
             if kept.contents:
                 name = kept.contents[-1]
                 self._pins.add(state.request.tenant, name, kept, now_s + pin.ttl_s)
-
-    def _max_output_tokens(self, request: Request) -> int:
-        """What the client asked for, cut to the context.
-
-        Raises:
-            PromptTooLong, RequestError: the request can never run.
-        """
-        num_prompt = len(request.prompt_token_ids)
-        if num_prompt == 0:
-            raise RequestError("the prompt has no tokens; send at least one", param="prompt")
-        room = self._max_context_tokens - num_prompt
-        wanted = request.params.max_tokens
-        # A prompt that is only scored may fill the context.
-        if room < 0 or (room == 0 and wanted != 0):
-            raise PromptTooLong(num_prompt, self._max_context_tokens)
-        return room if wanted is None else min(wanted, room)
-
-    def _check_ids(self, requests: Sequence[Request]) -> None:
-        ids: set[RequestId] = set()
-        for request in requests:
-            if request.id in self._requests or request.id in ids:
-                raise RequestError(
-                    f"the request id {request.id!r} is in use; send another one or wait for its end"
-                )
-            ids.add(request.id)
-
-    def _check_room(self, num_new: int) -> None:
-        """Refuse what would wait beyond the limit.
-
-        Requests that can be begun in the next step because seats are free do not count: an idle
-        engine takes a burst, however short its queue may be.
-        """
-        running, waiting = len(self._running), len(self._queue)
-        max_running = self._config.max_running_requests
-        max_waiting = self._config.max_waiting_requests
-        if num_new > max_running + max_waiting:
-            raise RequestError(
-                f"n={num_new} choices at once are more than the {max_running} that may run and the "
-                f"{max_waiting} that may wait; ask for fewer",
-                param="n",
-            )
-        num_over = running + waiting + num_new - max_running - max_waiting
-        if num_over > 0:
-            retry_after_s = self._pace.retry_after_s(num_over)
-            raise Overloaded(
-                f"{running} requests run and {waiting} wait already; the limits are {max_running} "
-                f"and {max_waiting}; try again in {retry_after_s} s",
-                retry_after_s=retry_after_s,
-            )
