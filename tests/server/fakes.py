@@ -76,6 +76,8 @@ class FakeEngine:
         self.pauses: list[tuple[str, str, float | None, tuple[str, ...]]] = []
         """Tenant, session, expected seconds and tools of every pause of a session that exists."""
 
+        self.resumed: list[tuple[str, str]] = []
+
         self._seats = asyncio.Semaphore(seats)
         self._free = seats
         self._max_waiting = max_waiting
@@ -137,9 +139,8 @@ class FakeEngine:
         return self._set_session(tenant, session, paused=True, expected_s=expected_s or 2.0)
 
     async def resume_session(self, tenant: str, session: str) -> SessionStatus | None:
-        if (tenant, session) not in self.sessions:
-            return None
-        return self._set_session(tenant, session, paused=False, expected_s=None)
+        self.resumed.append((tenant, session))
+        return self.sessions.get((tenant, session))
 
     async def delete_session(self, tenant: str, session: str) -> bool:
         return self.sessions.pop((tenant, session), None) is not None

@@ -121,7 +121,7 @@ async def test_a_session_tells_what_it_has() -> None:
     )
 
 
-async def test_a_pause_takes_milliseconds_and_tools_and_a_resumption_ends_it() -> None:
+async def test_a_pause_takes_milliseconds_and_tools_and_a_resumption_nothing() -> None:
     model = await started(served(), "s")
 
     for fields in (
@@ -135,7 +135,8 @@ async def test_a_pause_takes_milliseconds_and_tools_and_a_resumption_ends_it() -
         assert (status, body["paused"]) == (200, True)
     status, body = await call(model, "POST", "s/resume")
 
-    assert (status, body["paused"]) == (200, False)
+    assert (status, body["paused"]) == (200, True)  # Until a request comes.
+    assert model.client.resumed == [("", "s")]
     assert model.client.pauses == [
         ("", "s", 1.5, ("search", "read")),
         ("", "s", None, ()),
