@@ -150,12 +150,12 @@ async def test_a_pause_takes_milliseconds_and_tools_and_a_resumption_nothing() -
     ("place", "move_s", "message"),
     [
         ("pool", 0.25, "its KV stays in the pool: staying costs others 1.5 ms, moving it down and "
-         "up costs 250 ms, computing it again costs 2000 ms"),
+         "up costs 250.0 ms, computing it again costs 2000.0 ms"),
         ("below", 0.25, "its KV goes down, and comes back before the pause is expected to end: "
-         "staying costs others 1.5 ms, moving it down and up costs 250 ms, computing it again "
-         "costs 2000 ms"),
+         "staying costs others 1.5 ms, moving it down and up costs 250.0 ms, computing it again "
+         "costs 2000.0 ms"),
         ("dropped", None, "its KV is given up, and computed again when it is needed: staying costs "
-         "others 1.5 ms, moving it down and up cannot be done, computing it again costs 2000 ms"),
+         "others 1.5 ms, moving it down and up cannot be done, computing it again costs 2000.0 ms"),
     ],
 )  # fmt: skip
 async def test_a_decision_shows_its_prices(place: Any, move_s: float | None, message: str) -> None:

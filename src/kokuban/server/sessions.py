@@ -203,10 +203,10 @@ def _message(status: SessionStatus) -> str:
     if status.prices is None:
         return "paused while a request of it runs: decided when that ends"
     prices = _prices(status.prices)
-    move = "cannot be done" if prices.move_ms is None else f"costs {prices.move_ms:g} ms"
+    move = "cannot be done" if prices.move_ms is None else f"costs {prices.move_ms:.1f} ms"
     costs = (
-        f"staying costs others {prices.stay_ms:g} ms, moving it down and up {move}, computing it "
-        f"again costs {prices.recompute_ms:g} ms"
+        f"staying costs others {prices.stay_ms:.1f} ms, moving it down and up {move}, computing it "
+        f"again costs {prices.recompute_ms:.1f} ms"
     )
     return f"{_DECISIONS[status.place]}: {costs}"
 
