@@ -56,8 +56,8 @@ async def chat_pins(
         )
     whole = prompt_pins(body, len(prompt), has_marks=bool(marks))
     chosen = marks[-(MAX_MARKS - len(whole)) :]
-    if not chosen:
-        return whole
+    if not chosen or len(prompt) >= serving.info.max_context_tokens:
+        return whole  # A prompt that is too long is refused by the engine, with marks or without.
     conversation = Conversation(
         template=serving.model.chat_template,
         messages=body.plain_messages(),
