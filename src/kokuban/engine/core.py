@@ -154,7 +154,7 @@ class EngineCore:
             forked_tokens=totals.forked_tokens,
             failed_requests=totals.failed_requests,
             recomputed_tokens=totals.recomputed_tokens,
-            tiers=self._manager.tier_stats(),
+            tiers=() if self._manager.below is None else self._manager.below.stats(),
             step_ms=self._step_ms,
         )
 

@@ -15,7 +15,7 @@ from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain
 from kokuban.kvcache.publish import Publisher
 from kokuban.kvcache.table import Restored, Table
-from kokuban.kvcache.tiers import IN_RAM, ON_DISK, Fetch, LowerTiers
+from kokuban.kvcache.tiers import IN_RAM, ON_DISK, Fetch, LowerTiers, TierStats
 
 
 class _Wanted(NamedTuple):
@@ -51,6 +51,23 @@ class Below:
         self._block_size = block_size
         self._num_groups = num_groups
         self._allocate = allocate
+
+    @property
+    def has_stores(self) -> bool:
+        """Whether blocks are still to be copied down."""
+        return self._tiers.num_to_store > 0
+
+    def stats(self) -> tuple[TierStats, ...]:
+        """What each tier has, from the top."""
+        return self._tiers.stats()
+
+    def poll(self) -> None:
+        """Take in what the disk has brought and written."""
+        self._tiers.poll()
+
+    def end_fetch(self, fetch: Fetch) -> None:
+        """Let go of what was fetched: its request begins, or has gone."""
+        self._tiers.end_fetch(fetch)
 
     def fetch(
         self, chain: KeyChain, cached: CachedPrefix, token_ids: Sequence[int]

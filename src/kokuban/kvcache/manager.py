@@ -30,7 +30,7 @@ from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain, KeySpace
 from kokuban.kvcache.publish import Publisher
 from kokuban.kvcache.table import NOT_RESTORED, Restored, Table, check_tables
-from kokuban.kvcache.tiers import Fetch, LowerTiers, TierStats
+from kokuban.kvcache.tiers import LowerTiers
 
 
 class Manager:
@@ -72,7 +72,9 @@ class Manager:
             pool, block_size=block_size, windows=windows, partial_tails=partial_tails, tiers=tiers
         )
         self._publisher = Publisher(pool, block_size)
-        self._below = None if tiers is None else self._make_below(tiers)
+        self.below = None if tiers is None else self._make_below(tiers)
+        """What lies below the pool, if anything."""
+
         self._forks = Forks(pool, block_size=block_size, windows=windows, allocate=self._allocate)
         self._tables: dict[RequestId, Table] = {}
 
@@ -145,38 +147,6 @@ class Manager:
         if self._tiers is not None:
             self._tiers.clear()
         return self._pool.forget_free()
-
-    @property
-    def has_tiers(self) -> bool:
-        """Whether there is anything below the pool."""
-        return self._tiers is not None
-
-    def tier_stats(self) -> tuple[TierStats, ...]:
-        """What lies below the pool, from the top."""
-        return self._tiers.stats() if self._tiers is not None else ()
-
-    @property
-    def has_stores(self) -> bool:
-        """Whether blocks are still to be copied down."""
-        return self._tiers is not None and self._tiers.num_to_store > 0
-
-    def poll(self) -> None:
-        """Take in what the disk has brought and written."""
-        if self._tiers is not None:
-            self._tiers.poll()
-
-    def fetch(
-        self, chain: KeyChain | None, cached: CachedPrefix, token_ids: Sequence[int]
-    ) -> Fetch | None:
-        """Begin to bring up what a cached prefix has on disk; None if too many wait for that."""
-        assert self._below is not None, "a prefix from disk without lower tiers"
-        assert chain is not None, "a cached prefix without keys"
-        return self._below.fetch(chain, cached, token_ids)
-
-    def end_fetch(self, fetch: Fetch) -> None:
-        """Let go of what was fetched: its request begins, or has gone."""
-        assert self._tiers is not None, "a fetch without lower tiers"
-        self._tiers.end_fetch(fetch)
 
     def take_moves(self, most_stores: int = 0) -> tuple[BlockMove, ...]:
         """The moves that the next step must make first, in their order.
@@ -252,9 +222,9 @@ class Manager:
             self._pool.retain(source)
         restored = NOT_RESTORED
         if cached.num_below:
-            assert self._below is not None, "blocks from below without lower tiers"
+            assert self.below is not None, "blocks from below without lower tiers"
             assert chain is not None, "a cached prefix without keys"
-            loads, restored = self._below.load(table, chain, cached, token_ids)
+            loads, restored = self.below.load(table, chain, cached, token_ids)
             self._moves += loads
         table.num_published = cached.num_tokens // self._block_size
         table.num_written = table.num_grown = cached.num_tokens
@@ -398,8 +368,8 @@ class Manager:
         worths = range(table.num_logical, 0, -1)
         for blocks, behind in zip(table.groups, table.num_behind, strict=True):
             self._pool.release(reversed(blocks[behind:]), worths)
-        if down and self._below is not None and table.chain is not None and token_ids:
-            self._below.send_down(table, table.chain, token_ids)
+        if down and self.below is not None and table.chain is not None and token_ids:
+            self.below.send_down(table, table.chain, token_ids)
 
     def check(self) -> None:
         """Assert every invariant, the pool's too. Linear; for tests and an idle debug engine."""

@@ -16,11 +16,12 @@ Owns: what is where below the pool, and what is on its way. Never: a byte of KV.
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from kokuban.core.request import NO_BLOCK, BlockId
 from kokuban.core.step import BlockLoad, BlockMove, BlockStore
 from kokuban.kvcache.contents import BlockContent
+from kokuban.kvcache.disk_port import Disk, DiskJob
 from kokuban.kvcache.events import EventLog
 from kokuban.kvcache.host_slots import HostSlots
 
@@ -30,57 +31,6 @@ ON_DISK = BlockId(-3)
 
 MAX_FETCHES = 4
 """Requests that may wait for the disk at a time: each keeps slots of host memory pinned."""
-
-
-class DiskJob(Protocol):
-    """Something that the disk has done."""
-
-    @property
-    def kind(self) -> str:
-        """ "read" or "write"."""
-        ...
-
-    @property
-    def content(self) -> BlockContent: ...
-
-    @property
-    def slot(self) -> int: ...
-
-    @property
-    def ok(self) -> bool: ...
-
-
-class Disk(Protocol):
-    """The part of `kvcache.disk_tier.DiskTier` that is used here; all but the I/O is immediate."""
-
-    @property
-    def room(self) -> int:
-        """Writes that could be queued now."""
-        ...
-
-    @property
-    def num_blocks(self) -> int:
-        """Contents that it has."""
-        ...
-
-    @property
-    def max_blocks(self) -> int:
-        """Contents that it holds; 0: any number."""
-        ...
-
-    def contains(self, content: BlockContent) -> bool: ...
-
-    def write(self, content: BlockContent, slot: int) -> bool:
-        """Queue the writing of a slot; False if the queue is full."""
-        ...
-
-    def read(self, content: BlockContent, slot: int) -> None:
-        """Queue the reading into a slot."""
-        ...
-
-    def take_done(self) -> Sequence[DiskJob]: ...
-
-    def clear(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)

@@ -134,7 +134,8 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether `plan` would have something to do: requests, or blocks to be copied down."""
-        return bool(self._requests) or self._manager.has_stores
+        below = self._manager.below
+        return bool(self._requests) or (below is not None and below.has_stores)
 
     @property
     def next_due_s(self) -> float | None:
@@ -229,7 +230,8 @@ class Scheduler:
             do, or nothing until the disk has answered.
         """
         assert self._in_flight is None, "the step before has not been committed"
-        self._manager.poll()
+        if self._manager.below is not None:
+            self._manager.below.poll()
         self._pins.expire(now_s)
         draft = self._planner.plan(now_s)
         self.sessions.tick(now_s, self._planner.num_spare_blocks)

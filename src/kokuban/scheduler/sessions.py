@@ -228,7 +228,7 @@ class Sessions:
         share = num_blocks / manager.num_blocks
         scarcity = 1.0 - max(0, manager.num_free_unpinned - num_blocks) / manager.num_blocks
         move_s = None
-        if manager.has_tiers:
+        if manager.below is not None:
             move_s = self._prices.store_s(num_blocks) + self._prices.restore_s(num_blocks)
         return PausePrices(
             stay_s=session.expected_s * share * scarcity,
@@ -245,8 +245,8 @@ class Sessions:
         token_ids = [*session.token_ids[: session.num_tokens], 0]
         disk = session.fetch is None
         found = self._manager.find_cached_prefix(session.chain, token_ids, disk=disk)
-        if found.num_on_disk:
-            session.fetch = self._manager.fetch(session.chain, found, token_ids)
+        if found.num_on_disk and self._manager.below is not None:
+            session.fetch = self._manager.below.fetch(session.chain, found, token_ids)
             return False
         if found.num_below > num_spare:
             return False
@@ -266,8 +266,8 @@ class Sessions:
         self._pins.end(*session.key)
 
     def _end_fetch(self, session: _Session) -> None:
-        if session.fetch is not None:
-            self._manager.end_fetch(session.fetch)
+        if session.fetch is not None and self._manager.below is not None:
+            self._manager.below.end_fetch(session.fetch)
             session.fetch = None
 
     def _push(self, due_s: float, session: _Session) -> None:

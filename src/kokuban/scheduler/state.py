@@ -78,11 +78,8 @@ class RequestState:
         self.fetch: Fetch | None = None
         """What it waits for, or has waited for, to come up from disk."""
 
-        self.resumes = False
-        """Whether it ends the pause of its session."""
-
+        self.resumes = False  # Whether it ends the pause of its session.
         self.resumed_from: Origin = ""
-
         self.running = False
         self.num_skips = 0
         """Times that another request was admitted before this one although it was behind it."""
