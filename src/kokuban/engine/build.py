@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
-from kokuban.core.env import cache_dir, max_isa, omp_num_threads
+from kokuban.core.env import cache_dir, debug, max_isa, omp_num_threads
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
@@ -96,6 +96,7 @@ def build_engine(
         runtime=runtime,
         disk_root=runtime.kv_disk_dir or cache_dir() / "kv",
         model=info.model,
+        debug=debug(),
     )
     valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
     executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab)
@@ -195,7 +196,13 @@ def _core(
         prices=prices,
     )
     return EngineCore(
-        scheduler, memory.manager, executor, SystemClock(), log=memory.log, disk=memory.disk
+        scheduler,
+        memory.manager,
+        executor,
+        SystemClock(),
+        log=memory.log,
+        disk=memory.disk,
+        debug=debug(),
     )
 
 

@@ -34,6 +34,7 @@ class EngineCore:
         manager: the scheduler's own; asked for counts, and to forget what is cached.
         log: where the manager's pool tells what it stores and loses; None: nowhere.
         disk: what lies below host memory, closed with the core.
+        debug: whether all invariants are checked whenever there is nothing else to do.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class EngineCore:
         clock: Clock,
         log: EventLog | None = None,
         disk: DiskTier | None = None,
+        debug: bool = False,
     ) -> None:
         self._scheduler = scheduler
         self._manager = manager
@@ -51,6 +53,7 @@ class EngineCore:
         self._clock = clock
         self._log = log
         self._disk = disk
+        self._debug = debug
         self._stalled = False
         self._in_flight: deque[tuple[StepPlan, float]] = deque()
         self._step_ms = 0.0
@@ -129,6 +132,11 @@ class EngineCore:
         while len(self._in_flight) > wanted:
             events += self._collect()
         return events
+
+    def rest(self) -> None:
+        """Called before the engine sleeps for want of work: the time to check itself."""
+        if self._debug and not self._in_flight:
+            self._scheduler.check()
 
     def _collect(self) -> Sequence[TokenEvent]:
         plan, begun_s = self._in_flight.popleft()

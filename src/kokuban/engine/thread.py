@@ -248,6 +248,7 @@ class EngineThread:
         """Sleep while there is nothing to do. False when it is time to stop."""
         if not self._inbox and not self._stopping and core.idle:
             self._stats = core.stats()
+            core.rest()
             with self._wake:
                 while not self._inbox and not self._stopping and not self._rung:
                     # Who waits for the disk may have a deadline.

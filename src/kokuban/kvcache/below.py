@@ -40,7 +40,6 @@ class Below:
         pool: BlockPool,
         tiers: LowerTiers,
         publisher: Publisher,
-        *,
         block_size: int,
         num_groups: int,
         allocate: Callable[[int], list[BlockId]],

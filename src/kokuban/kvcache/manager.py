@@ -43,6 +43,7 @@ class Manager:
         key_space: switches the prefix cache on, and names what it holds.
         partial_tails: whether a hit may end inside a block, which is copied then.
         tiers: what lies below the pool; of use with a prefix cache only.
+        compares: whether the tokens of every hit are compared, which keys should make needless.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Manager:
         key_space: KeySpace | None = None,
         partial_tails: bool = True,
         tiers: LowerTiers | None = None,
+        compares: bool = False,
     ) -> None:
         assert windows, "a model has at least one KV group"
         assert all(window is None or window >= 1 for window in windows), f"windows {windows}"
@@ -64,6 +66,7 @@ class Manager:
         self._key_space = key_space
         self._partial_tails = partial_tails
         self._tiers = tiers
+        self._compares = compares
         self._moves: list[BlockMove] = []
         self.keeper = Keeper(pool, tiers, block_size=block_size, windows=windows)
         """For what becomes of the blocks of requests that have ended."""
@@ -72,9 +75,13 @@ class Manager:
             pool, block_size=block_size, windows=windows, partial_tails=partial_tails, tiers=tiers
         )
         self._publisher = Publisher(pool, block_size)
-        self.below = None if tiers is None else self._make_below(tiers)
+        self.below: Below | None = None
         """What lies below the pool, if anything."""
 
+        if tiers is not None:
+            self.below = Below(
+                pool, tiers, self._publisher, block_size, len(self._windows), self._allocate
+            )
         self._forks = Forks(pool, block_size=block_size, windows=windows, allocate=self._allocate)
         self._tables: dict[RequestId, Table] = {}
 
@@ -99,7 +106,7 @@ class Manager:
 
     @property
     def request_ids(self) -> set[RequestId]:
-        """The requests that have block tables."""
+        """Who has block tables."""
         return set(self._tables)
 
     @property
@@ -166,7 +173,7 @@ class Manager:
             self._tiers.committed(moves)
 
     def block_table(self, request_id: RequestId, group: int = 0) -> tuple[BlockId, ...]:
-        """The request's block ids in sequence order; NO_BLOCK behind the group's window."""
+        """The request's block ids in sequence order; NO_BLOCK behind the window."""
         return tuple(self._tables[request_id].groups[group])
 
     def make_chain(self, tenant: str, scope: str = "") -> KeyChain | None:
@@ -210,6 +217,8 @@ class Manager:
         table = self._tables[request_id] = Table(self.num_groups, chain)
         if cached is None:
             return NOT_RESTORED
+        if self._compares:
+            self._publisher.compare(cached.block_ids, token_ids)
         for group, blocks in enumerate(cached.block_ids):
             table.groups[group].extend(blocks)
             table.num_behind[group] = blocks.count(NO_BLOCK)
@@ -379,16 +388,6 @@ class Manager:
         check_tables(self._tables, self._pool)
         for table in self._tables.values():
             self._forks.check(table)
-
-    def _make_below(self, tiers: LowerTiers) -> Below:
-        return Below(
-            self._pool,
-            tiers,
-            self._publisher,
-            block_size=self._block_size,
-            num_groups=self.num_groups,
-            allocate=self._allocate,
-        )
 
     def _allocate(self, count: int) -> list[BlockId]:
         """Blocks of the pool; what they held is copied down before they are written."""

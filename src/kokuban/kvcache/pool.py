@@ -138,6 +138,10 @@ class BlockPool:
         """Whether a holder of this block is its only reader, now and later."""
         return self._num_holders[block] == 1 and not self.is_published(block)
 
+    def child(self, block: BlockId) -> Child | None:
+        """How `longest_run` finds a block, its tokens included; None if it does not."""
+        return self._index.child(block)
+
     def retain(self, block: BlockId) -> None:
         """Add a holder; revives the block if it is free."""
         if self._num_holders[block] == 0:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from kokuban.core.request import BlockId
 from kokuban.kvcache.contents import BlockContent, Child
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain
@@ -44,3 +45,19 @@ class Publisher:
             # A fork that shares the block will fill it, or has found it filled.
             if self._pool.may_be_written(blocks[index]):
                 self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
+
+    def compare(self, hits: Sequence[Sequence[BlockId]], token_ids: Sequence[int]) -> None:
+        """Assert that whole blocks of the pool hold the tokens that they were found for.
+
+        Args:
+            hits: for each group the blocks of a prefix; entries below 0 are not in the pool.
+            token_ids: the sequence.
+        """
+        for blocks in hits:
+            for index, block in enumerate(blocks):
+                child = self._pool.child(block) if block >= 0 else None
+                start = index * self._block_size
+                tokens = tuple(token_ids[start : start + self._block_size])
+                assert child is None or child.token_ids == tokens, (
+                    f"block {block} was found for tokens {start} and up, but holds others"
+                )

@@ -35,11 +35,16 @@ class Limits:
             raise PromptTooLong(num_prompt, self.max_context_tokens)
         return room if wanted is None else min(wanted, room)
 
-    def check_room(self, num_new: int, running: int, waiting: int, pace: Pace) -> None:
+    def check_room(
+        self, num_new: int, running: int, waiting: int, pace: Pace, guess_s: float
+    ) -> None:
         """Refuse what would wait beyond the limit.
 
         Requests that can be begun in the next step because seats are free do not count: an idle
         engine takes a burst, however short its queue may be.
+
+        Args:
+            guess_s: seconds that one more request takes, while `pace` has measured nothing.
 
         Raises:
             RequestError: more choices at once than could ever be there.
@@ -55,7 +60,7 @@ class Limits:
             )
         num_over = running + waiting + num_new - max_running - max_waiting
         if num_over > 0:
-            retry_after_s = pace.retry_after_s(num_over)
+            retry_after_s = pace.retry_after_s(num_over, guess_s)
             raise Overloaded(
                 f"{running} requests run and {waiting} wait already; the limits are {max_running} "
                 f"and {max_waiting}; try again in {retry_after_s} s",

@@ -101,6 +101,7 @@ class Scheduler:
         self._queue = WaitingQueue(self._shares)
         self._running = RunningList()
         self._pace = Pace()
+        self._prices = prices
         prices = prices or FreeMoves()
         self._prefixes = Prefixes(manager, prices)
         self._pins = Pins(manager.keeper, int(config.pin_share * manager.num_blocks))
@@ -169,8 +170,7 @@ class Scheduler:
         """
         limits = [self._limits.max_output_tokens(request) for request in requests]
         self._check_ids(requests)
-        num_waiting, num_running = len(self._queue), len(self._running)
-        self._limits.check_room(len(requests), num_running, num_waiting, self._pace)
+        self._check_room(requests)
         states = []
         for request, max_output_tokens in zip(requests, limits, strict=True):
             chain = self._manager.make_chain(request.tenant, request.cache_scope)
@@ -292,6 +292,14 @@ class Scheduler:
         holders = {state.id for state in running} | self._siblings.ended_ids
         assert holders == self._manager.request_ids, "block tables of others"
         self._siblings.check()
+
+    def _check_room(self, requests: Sequence[Request]) -> None:
+        guess_s = 0.0
+        if self._prices is not None:
+            num_tokens = max(len(request.prompt_token_ids) for request in requests)
+            guess_s = self._prices.recompute_s(0, num_tokens)
+        num_running, num_waiting = len(self._running), len(self._queue)
+        self._limits.check_room(len(requests), num_running, num_waiting, self._pace, guess_s)
 
     def _check_ids(self, requests: Sequence[Request]) -> None:
         ids: set[RequestId] = set()

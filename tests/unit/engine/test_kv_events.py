@@ -43,6 +43,9 @@ class Core:
             self.log.removed("pool", 0, key)
         return 3
 
+    def rest(self) -> None:
+        """Nothing to check."""
+
     def cancel(self, request_id: RequestId) -> None:
         self._cancelled += 1
 
