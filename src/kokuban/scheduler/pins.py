@@ -56,12 +56,15 @@ class Pins:
         """Pin what the pool has of a prefix, as far as the quota reaches, from its first block on.
 
         Args:
-            name: of the pin; an older one of this name ends.
+            name: of the pin; an older one of this name ends, but not its time if that is later.
 
         Returns:
             Blocks pinned; those that another pin has already count for that one.
         """
-        self.end(tenant, name)
+        older = self._pins.get((tenant, name))
+        if older is not None:
+            until_s = max(until_s, older.until_s)
+            self.end(tenant, name)
         blocks = self._keeper.protect(kept, self.room(tenant))
         pin = _Pin(tenant, name, blocks, until_s)
         self._pins[tenant, name] = pin

@@ -92,7 +92,7 @@ class Sessions:
         session = self._touch(_key_of(state))
         session.num_active += 1
         if session.paused_s is not None:
-            self._durations.learn(session.tools, now_s - session.paused_s)
+            self._durations.learn(session.key.tenant, session.tools, now_s - session.paused_s)
             state.resumes = True
 
     def begun(self, state: RequestState, *, num_cached: int) -> Origin:
@@ -154,7 +154,9 @@ class Sessions:
         session.tools = tuple(sorted(set(tools)))
         session.paused_s = now_s
         session.expected_s = (
-            self._durations.expected_s(session.tools) if expected_s is None else expected_s
+            self._durations.expected_s(key.tenant, session.tools)
+            if expected_s is None
+            else expected_s
         )
         if session.num_active == 0:
             self._place(session)

@@ -9,7 +9,7 @@ from tests.unit.scheduler.helpers import Bench
 from kokuban.core.request import Pin
 from kokuban.core.session import SessionStatus
 from kokuban.core.step import BlockLoad, BlockStore, Usage
-from kokuban.scheduler.durations import UNKNOWN_S
+from kokuban.scheduler.durations import UNKNOWN_S, Durations
 from kokuban.scheduler.sessions import LEAD_S, SessionKey
 
 AGENT = SessionKey("", "agent")
@@ -266,3 +266,25 @@ def test_pins_give_way_to_requests_that_run() -> None:
 
     assert bench.pool.num_protected < 5
     assert bench.finish("big1") is not None
+
+
+def test_tenants_learn_apart_how_long_a_tool_takes() -> None:
+    durations = Durations()
+    durations.learn("one", ("search",), 9.0)
+
+    assert durations.expected_s("one", ("search",)) == 9.0
+    assert durations.expected_s("two", ("search",)) == UNKNOWN_S
+
+
+def test_a_short_pin_does_not_end_a_long_one() -> None:
+    bench = Bench(20, prefix_cache=True)
+    for name, ttl_s in (("long", 1000.0), ("short", 5.0)):
+        bench.add(make_request(name, prompt=range(64), max_tokens=1, pins=[Pin(48, ttl_s)]))
+        bench.run()
+
+    bench.clock.advance(500.0)
+    bench.scheduler.plan(bench.clock())
+    assert bench.pool.num_protected == 3
+    bench.clock.advance(501.0)
+    bench.scheduler.plan(bench.clock())
+    assert bench.pool.num_protected == 0
