@@ -42,6 +42,10 @@ class Table:
         self.num_grown = 0
         """Tokens that `grow` was asked for, or that were written already."""
 
+        self.is_forked = False
+        """Whether another request has, or has had, these blocks by a fork: only then can the block
+        that is being filled be somebody else's too."""
+
         self.chain = chain
 
     @property
