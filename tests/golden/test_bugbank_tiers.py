@@ -110,7 +110,7 @@ def test_a_window_at_its_border_and_from_every_tier(
 def test_eight_prompts_in_random_order_fifty_times(
     model: Callable[..., Loaded], tmp_path: Path
 ) -> None:
-    """Bugbank B99: copies down and up while blocks change hands, with a slow disk and cancels."""
+    """Bugbank B99: copies down and up while blocks change hands, and clients that go away."""
     rng = random.Random(99)
     prompts = [tokens(200 + i, 96) for i in range(8)]
     with Tiered(model(), tmp_path / "cold", prefix_cache=False) as engine:
