@@ -1,11 +1,12 @@
 """The border between the server and the engine: one protocol, whatever the transport."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from kokuban.core.request import Request, RequestId
 from kokuban.core.step import TokenEvent
+from kokuban.kvcache.events import Cursor, Replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,21 @@ class EngineClient(Protocol):
             How many blocks could have been hit before.
 
         Raises:
+            StepFailed, ShuttingDown: the engine has stopped, or is about to.
+        """
+        ...
+
+    def kv_events(self, since: Cursor | None = None) -> AsyncGenerator[Replay]:
+        """What the prefix cache stored and lost, as it happens; ends when the engine does.
+
+        The first replay comes at once and may be empty: it tells where the reader stands. No later
+        one is empty, and each begins where the one before it ended.
+
+        Args:
+            since: what has been read already; None: all that has happened so far.
+
+        Raises (before the first replay):
+            RequestError: the engine keeps no events, since it has no prefix cache.
             StepFailed, ShuttingDown: the engine has stopped, or is about to.
         """
         ...

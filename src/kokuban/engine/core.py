@@ -11,6 +11,7 @@ from dataclasses import replace
 from kokuban.core.request import Request, RequestId
 from kokuban.core.step import StepPlan, TokenEvent
 from kokuban.engine.client import EngineStats
+from kokuban.kvcache.events import EventLog
 from kokuban.kvcache.manager import Manager
 from kokuban.observe.clock import Clock
 from kokuban.runner.executor import Executor
@@ -22,17 +23,29 @@ class EngineCore:
 
     Args:
         manager: the scheduler's own; asked for counts, and to forget what is cached.
+        log: where the manager's pool tells what it stores and loses; None: nowhere.
     """
 
     def __init__(
-        self, scheduler: Scheduler, manager: Manager, executor: Executor, clock: Clock
+        self,
+        scheduler: Scheduler,
+        manager: Manager,
+        executor: Executor,
+        clock: Clock,
+        log: EventLog | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._manager = manager
         self._executor = executor
         self._clock = clock
+        self._log = log
         self._in_flight: deque[tuple[StepPlan, float]] = deque()
         self._step_ms = 0.0
+
+    @property
+    def log(self) -> EventLog | None:
+        """The KV events. Any thread may read them."""
+        return self._log
 
     def add(self, requests: Sequence[Request]) -> None:
         """Queue requests that belong together, all or none.

@@ -1,22 +1,25 @@
 """The engine on a thread of its own, reached from an event loop: the in-process `EngineClient`.
 
 Two queues cross the border: what is asked (submit, cancel) goes in, events come out. After each
-step every event loop that waits for something is woken once, however many requests it has.
+step every event loop that waits for something is woken once, however many requests it has. KV
+events stay in their log, which may be read from any thread; whoever waits for them is woken once a
+step too.
 """
 
 import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from kokuban.core.errors import KokubanError, ShuttingDown, StepFailed
+from kokuban.core.errors import KokubanError, RequestError, ShuttingDown, StepFailed
 from kokuban.core.request import FinishReason, Request, RequestId
 from kokuban.core.step import TokenEvent
 from kokuban.engine.client import EngineInfo, EngineStats
 from kokuban.engine.core import EngineCore
+from kokuban.kvcache.events import Cursor, Replay
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,14 @@ class Mailbox:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Watcher:
+    """Waits on its loop for KV events."""
+
+    loop: asyncio.AbstractEventLoop
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class EngineThread:
     """Owns the thread that runs an `EngineCore`. Every public method is safe on any thread."""
 
@@ -63,6 +74,12 @@ class EngineThread:
         self._ended = False
         self._failure: BaseException | None = None
         self._mailboxes: dict[RequestId, Mailbox] = {}
+        self._watchers: tuple[Watcher, ...] = ()
+        """Replaced under `_wake`, never changed, so that the engine thread reads it without."""
+
+        self._told: Cursor | None = None
+        """How far the watchers know the log."""
+
         self._stats = EngineStats(num_blocks=info.num_blocks, free_blocks=info.num_blocks)
         self._thread = threading.Thread(target=self._run, name="kokuban-engine", daemon=True)
         self._thread.start()
@@ -86,6 +103,34 @@ class EngineThread:
         reset = Reset(Future())
         self._put_in(reset)
         return await asyncio.wrap_future(reset.done)
+
+    async def kv_events(self, since: Cursor | None = None) -> AsyncGenerator[Replay]:
+        """See `EngineClient.kv_events`."""
+        self._check_running()
+        log = self._core.log
+        if log is None:
+            raise RequestError(
+                "this server has no prefix cache, so that there are no KV events; start it without "
+                "--no-prefix-cache",
+                code="no_prefix_cache",
+            )
+        log.start()
+        watcher = Watcher(asyncio.get_running_loop())
+        with self._wake:
+            self._watchers = (*self._watchers, watcher)
+        try:
+            replay = log.since(log.cursor if since is None else since)
+            yield replay
+            while not self._ended:
+                watcher.arrived.clear()  # before the look into the log: what comes later, sets it
+                replay = log.since(replay.cursor)
+                if replay.events or replay.is_gap:
+                    yield replay
+                elif not self._ended:
+                    await watcher.arrived.wait()
+        finally:
+            with self._wake:
+                self._watchers = tuple(each for each in self._watchers if each is not watcher)
 
     async def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
         """See `EngineClient.submit`."""
@@ -143,6 +188,7 @@ class EngineThread:
                 events = core.step()
                 self._stats = core.stats()  # first: who has seen the end finds the blocks free
                 self._deliver(events)
+                self._tell_watchers()
             self._end("the engine was shut down before this request ended")
         except Exception as error:
             self._failure = error
@@ -209,6 +255,21 @@ class EngineThread:
             except RuntimeError:  # the loop is closed: nobody waits there any more
                 logger.debug("dropped %d events of a closed event loop", len(batch))
 
+    def _tell_watchers(self) -> None:
+        """Wake whoever waits for KV events, if there are new ones, or none will come any more."""
+        log, watchers = self._core.log, self._watchers
+        if log is None or not watchers or (log.cursor == self._told and not self._ended):
+            return
+        self._told = log.cursor
+        by_loop: dict[asyncio.AbstractEventLoop, list[Watcher]] = {}
+        for watcher in watchers:
+            by_loop.setdefault(watcher.loop, []).append(watcher)
+        for loop, batch in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_wake_all, batch)
+            except RuntimeError:  # the loop is closed: nobody waits there any more
+                logger.debug("%d readers of KV events are gone with their event loop", len(batch))
+
     def _end(self, why: str) -> None:
         """Tell everybody who waits, and everybody who asks from now on, that it is over."""
         with self._wake:
@@ -221,6 +282,7 @@ class EngineThread:
         )
         while self._inbox:
             self._refuse(self._inbox.popleft())
+        self._tell_watchers()
 
 
 def _put(letters: Sequence[tuple[Mailbox, News]]) -> None:
@@ -228,3 +290,9 @@ def _put(letters: Sequence[tuple[Mailbox, News]]) -> None:
     for box, news in letters:
         box.news.append(news)
         box.arrived.set()
+
+
+def _wake_all(watchers: Sequence[Watcher]) -> None:
+    """On the event loop: there is something in the log."""
+    for watcher in watchers:
+        watcher.arrived.set()
