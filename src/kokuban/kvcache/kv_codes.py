@@ -42,8 +42,8 @@ def quantize(x: Floats, dtype: KvDtype) -> tuple[Words, Floats]:
     """Codes and scales of rows [..., D] of a dtype with scales.
 
     Returns:
-        Codes [..., D], and one scale for each row, [...]; the scale is NaN and the codes are 0 where
-        a row holds what is not finite.
+        Codes [..., D], and one scale for each row, [...]. Where a row holds what is not finite, its
+        scale is NaN and its codes are 0.
     """
     finite = np.isfinite(x).all(axis=-1, keepdims=True)
     safe = np.where(finite, x, np.float32(0)).astype(np.float32)
@@ -85,5 +85,6 @@ def _e4m3_codes(x: Floats) -> NDArray[np.uint8]:
     _, exponent = np.frexp(size)
     step = 2.0 ** (np.maximum(exponent - 1, -6) - 3)
     nearest = np.minimum(np.rint(size / step) * step, 448)
-    codes = np.searchsorted(_E4M3[:127], nearest.astype(np.float32))
-    return (codes + np.where(np.signbit(x), 128, 0)).astype(np.uint8)
+    codes: NDArray[np.intp] = np.searchsorted(_E4M3[:127], nearest.astype(np.float32))
+    codes = codes + np.where(np.signbit(x), 128, 0)
+    return codes.astype(np.uint8)

@@ -10,7 +10,7 @@ needs no sum over lanes. bf16 keeps two neighbours in D together: 32 bits are wi
 by a shift and a mask. int8 keeps four of K together, and two tokens of V: they are multiplied as
 pairs of 16-bit integers. Other V rows are read whole, one token after another.
 
-A block is block-major: it moves between tiers, or is copied on write, in one piece, scales included.
+A block is block-major: it moves between tiers, or is copied on write, in one piece, scales and all.
 Layers with the same need share a group, all groups have the same number of layers, and one pool
 serves them all: a block of any group is `layers_per_group` layers deep.
 csrc/kernels/kv_write/kv_layout.h has the same numbers.
@@ -178,10 +178,11 @@ class KvLayout:
             raise ValueError(f"k is {k.shape} and v {v.shape}, not {self._shape}")
         block = np.empty((self.layers_per_group, 2, self.num_kv_heads, self.head_bytes), np.uint8)
         for side, (x, arrange) in enumerate(((k, self._k_in_tiles), (v, self._v_in_pairs))):
-            words = encode(x, self.dtype) if not self.scaled else None
-            if words is None:
+            if self.scaled:
                 words, scales = quantize(x, self.dtype)
                 block[:, side, :, self.elements_bytes :] = _bytes_of(scales)
+            else:
+                words = encode(x, self.dtype)
             block[:, side, :, : self.elements_bytes] = _bytes_of(
                 arrange(words).reshape(*self._shape[:2], -1)
             )
@@ -214,15 +215,11 @@ class KvLayout:
         return (self.layers_per_group, self.num_kv_heads, self.block_size, self.head_dim)
 
     def _k_in_tiles(self, words: Words) -> Words:
-        tiles = words.reshape(
-            *self._shape[:2], -1, TILE, self.head_dim // self.k_pair, self.k_pair
-        )
+        tiles = words.reshape(*self._shape[:2], -1, TILE, self.head_dim // self.k_pair, self.k_pair)
         return tiles.transpose(0, 1, 2, 4, 3, 5)
 
     def _k_from_tiles(self, words: Words) -> Words:
-        tiles = words.reshape(
-            *self._shape[:2], -1, self.head_dim // self.k_pair, TILE, self.k_pair
-        )
+        tiles = words.reshape(*self._shape[:2], -1, self.head_dim // self.k_pair, TILE, self.k_pair)
         return tiles.transpose(0, 1, 2, 4, 3, 5).reshape(self._shape)
 
     def _v_in_pairs(self, words: Words) -> Words:

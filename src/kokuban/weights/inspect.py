@@ -14,7 +14,6 @@ from kokuban.weights.source import ModelSource
 from kokuban.weights.tokenizer_source import TokenizerSource
 
 
-
 @dataclass(frozen=True, slots=True)
 class TypeUse:
     """How much of a model is stored in one type."""

@@ -54,7 +54,10 @@ def test_help_loads_nothing_heavy() -> None:
     ("arguments", "text"),
     [
         (["serve", "m", "--block-size", "12"], "block_size=12 is none of 16, 32, 64, 128"),
-        (["serve", "m", "--kv-dtype", "int3"], "kv_dtype=int3 is none of bf16, fp16, fp32"),
+        (
+            ["serve", "m", "--kv-dtype", "int3"],
+            "kv_dtype=int3 is none of bf16, fp16, fp32, int8, fp8_e4m3",
+        ),
         (["serve", "m", "--kv-memory", "lots"], "'lots' is no size"),
         (["serve", "m", "--quantize", "int2"], "quantize=int2 is none of none, int8, int4"),
         (["serve", "m", "--host", "0.0.0.0"], "add --api-key KEY, or --no-auth"),

@@ -47,7 +47,7 @@ def test_costs_follow_tokens_rows_and_stored_bytes() -> None:
     step = summarize([ChunkShape(10, 3, 1)], program.kv)
     weights = uniform_weight_bytes(program, bits=16)
 
-    costs = list(program_costs(program, step, weight_bytes=weights, kv_dtype_bytes=2))
+    costs = list(program_costs(program, step, weight_bytes=weights, kv_dtype="bf16"))
 
     by_type = {type(op): cost for op, cost in reversed(costs)}
     assert by_type[Embed].weight_bytes == 3 * 256 * 2
