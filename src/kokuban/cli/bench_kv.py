@@ -87,10 +87,9 @@ def _print(model: str, threads: int, config: "KvQuantConfig", found: list["KvFig
     console = Console(highlight=False)
     console.print(
         f"{model}, {threads} threads. Perplexity of {config.num_tokens:,} tokens in windows of "
-        f"{config.window}; {config.num_prompts} greedy answers of {config.answer_tokens} tokens (agree: tokens said "
-        f"alike; same: how many before the first other one); "
-        f"steps of {config.batch} requests at {config.context:,} tokens, medians of "
-        f"{config.rounds}"
+        f"{config.window}; {config.num_prompts} greedy answers of {config.answer_tokens} tokens "
+        f"(agree: tokens said alike; same: tokens before the first other one); steps of "
+        f"{config.batch} requests at {config.context:,} tokens, medians of {config.rounds}"
     )
     console.print(_table(config, found))
 
@@ -99,8 +98,8 @@ def _table(config: "KvQuantConfig", found: list["KvFigures"]) -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    columns = ("KV dtype", "bytes/token", "share", "PPL", "change", "agree", "same", "step ms")
-    for column in (*columns, "speed"):
+    columns = "KV dtype,bytes/token,share,PPL,change,agree,same,step ms,speed"
+    for column in columns.split(","):
         table.add_column(column, justify="right")
     base = found[0]
     for each in found:

@@ -27,7 +27,17 @@ def test_the_version_is_told() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["serve"], ["run"], ["chat"], ["pull"], ["inspect"], ["models"], ["bench", "latency"]],
+    [
+        [],
+        ["serve"],
+        ["run"],
+        ["chat"],
+        ["pull"],
+        ["inspect"],
+        ["models"],
+        ["bench", "latency"],
+        ["bench", "kv-quant"],
+    ],
 )
 def test_every_command_explains_itself(command: list[str]) -> None:
     code, output = run(*command, "--help")
@@ -63,6 +73,8 @@ def test_help_loads_nothing_heavy() -> None:
         (["serve", "m", "--host", "0.0.0.0"], "add --api-key KEY, or --no-auth"),
         (["serve", "m", "--port", "70000"], "port=70000 is not between 0 and 65535"),
         (["bench", "latency", "m", "--batch", "1,x"], "batch=1,x is no list of numbers"),
+        (["bench", "kv-quant", "m"], "perplexity needs a text: give a file with --text"),
+        (["bench", "kv-quant", "m", "--text", "none.txt"], "--text none.txt cannot be read"),
     ],
 )
 def test_a_setting_that_cannot_work_is_one_line_and_exit_code_2(
