@@ -18,12 +18,9 @@ def test_each_dtype_has_a_row_and_the_file_has_the_same_figures(
     text, out = tmp_path / "text.txt", tmp_path / "out.json"
     text.write_text("Some words that are said again and again. " * 20)
     small = "--tokens 64 --window 32 --prompts 2 --context 64 --batch 2 --rounds 2 --threads 1"
+    files = ["--text", str(text), "--json", str(out), "--kv-dtypes", "int8, fp8_e4m3"]
 
-    result = CliRunner().invoke(
-        app,
-        ["bench", "kv-quant", str(model), "--text", str(text), "--json", str(out)]
-        + [*small.split(), "--kv-dtypes", "int8, fp8_e4m3"],
-    )
+    result = CliRunner().invoke(app, ["bench", "kv-quant", str(model), *small.split(), *files])
 
     assert result.exit_code == 0, result.output
     found = json.loads(out.read_text())
