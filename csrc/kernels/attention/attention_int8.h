@@ -74,26 +74,38 @@ KOKUBAN_INLINE void dot_int8(const int16_t* const* q, const int8_t* const* k, in
             f_store(scores + row * kSplit + tile * kLanes, f_from_i(sums[row][tile]));
 }
 
-// Quantises one row's weights of a split, 0 for keys that it does not see, and gives their scale: NaN
-// when a weight is not finite.
-KOKUBAN_INLINE float quantize_weights(const float* weights, Range keys, Range range, int16_t* out) {
-    const Range seen = tiles_of(keys);
-    F32 largest = f_zero(), poison = f_zero();
-    for (int tile = seen.begin; tile < seen.end; ++tile) {
-        const F32 w = only_visible(f_load(weights + tile * kLanes), f_zero(), keys, tile * kLanes);
-        largest = f_max(largest, w);
-        poison = f_add(poison, f_mul(w, f_zero()));
+// The weights of one row in one split: floats as they come, then 16-bit integers.
+class Weights {
+   public:
+    Weights(float* values, Range keys) : values_(values), keys_(keys), largest_(f_zero()), poison_(f_zero()) {}
+
+    // A key that the row does not see has weight 0, whatever its scale.
+    inline __attribute__((always_inline)) void take(int tile, F32 w) {
+        w = only_visible(w, f_zero(), keys_, tile * kLanes);
+        largest_ = f_max(largest_, w);
+        poison_ = f_add(poison_, f_mul(w, f_zero()));
+        f_store(values_ + tile * kLanes, w);
     }
-    const float scale = scale_16(f_reduce_max(largest));
-    const F32 inverse = f_set1(1.0f / scale);
-    for (int tile = range.begin; tile < range.end; ++tile) {
-        F32 w = f_zero();
-        if (tile >= seen.begin && tile < seen.end)
-            w = only_visible(f_mul(f_load(weights + tile * kLanes), inverse), w, keys, tile * kLanes);
-        store_i16(out + tile * kLanes, w);
+
+    // Quantises what was taken, with 0 in the other tiles of `range`, and gives the scale: NaN when a
+    // weight is not finite.
+    inline __attribute__((always_inline)) float quantize(Range range, int16_t* out) const {
+        const Range seen = tiles_of(keys_);
+        const float scale = scale_16(f_reduce_max(largest_));
+        const F32 inverse = f_set1(1.0f / scale);
+        for (int tile = range.begin; tile < range.end; ++tile) {
+            const bool taken = !keys_.empty() && tile >= seen.begin && tile < seen.end;
+            const F32 w = taken ? f_mul(f_load(values_ + tile * kLanes), inverse) : f_zero();
+            store_i16(out + tile * kLanes, w);
+        }
+        return scale + f_reduce_add(poison_);
     }
-    return scale + f_reduce_add(poison);
-}
+
+   private:
+    float* values_;
+    Range keys_;
+    F32 largest_, poison_;
+};
 
 // sums[row][d + …] += sum over the keys of `tiles` of W v, for kCount rows and 16 kVectors columns from
 // d on. In the tail (kVectors = 1) only the columns that are left are read.
@@ -161,11 +173,15 @@ class Work<Int8> {
         for (int row = 0; row < rows_.count; ++row) {
             float *state = states + row * stride, *scores = scores_ + row * kSplit;
             const Range keys = rows_.visible(row, base);
+            Weights weights(scores, keys);
             state[columns] = state[columns + 1] = 0.0f;
-            if (!keys.empty())
+            if (!keys.empty()) {
                 soften(scores, keys, tiles, scale * query_scales_[row], softcap, state + columns,
-                       state + columns + 1);
-            weight_scales_[row] = quantize_weights(scores, keys, tiles.range, weights_ + row * kSplit);
+                       state + columns + 1, [&](int tile, F32 p) __attribute__((always_inline)) {
+                           weights.take(tile, weight_of(tiles, tile, p));
+                       });
+            }
+            weight_scales_[row] = weights.quantize(tiles.range, weights_ + row * kSplit);
         }
         weigh_split(tiles, next);
         for (int row = 0; row < rows_.count; ++row)

@@ -22,11 +22,12 @@ KOKUBAN_INLINE F32 weight_of(const Tiles<Dtype>& tiles, int tile, F32 p) {
     return p;
 }
 
-// Turns one row's raw scores into the weights of V, in place, and gives m and l. A score that is not
-// finite makes l NaN: e^-infinity and a soft-cap would hide it.
-template <typename Dtype>
+// Turns one row's raw scores into p, one tile after another, and gives m and l: take(tile, p), where p is
+// 0 for keys that the row does not see. A score that is not finite makes l NaN: e^-infinity and a
+// soft-cap would hide it.
+template <typename Dtype, typename Take>
 KOKUBAN_INLINE void soften(float* scores, Range keys, const Tiles<Dtype>& tiles, float scale, float softcap,
-                           float* m, float* l) {
+                           float* m, float* l, Take take) {
     const Range range = tiles_of(keys);
     const F32 scales = f_set1(scale), caps = f_set1(softcap), lowest = f_set1(-__builtin_inff());
     F32 largest = lowest, poison = f_zero();
@@ -46,7 +47,7 @@ KOKUBAN_INLINE void soften(float* scores, Range keys, const Tiles<Dtype>& tiles,
         const int at = tile * kLanes;
         const F32 p = only_visible(f_exp(f_sub(f_load(scores + at), shift)), f_zero(), keys, at);
         sums = f_add(sums, p);
-        f_store(scores + at, weight_of(tiles, tile, p));
+        take(tile, p);
     }
     *l = f_reduce_add(sums) + f_reduce_add(poison);
 }

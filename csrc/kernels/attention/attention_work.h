@@ -19,7 +19,11 @@ class Work {
             memset(state, 0, static_cast<size_t>(stride) * sizeof(float));
             const Range keys = rows_.visible(row, base);
             if (keys.empty()) continue;
-            soften(scores_ + row * kSplit, keys, tiles, scale, softcap, state + columns, state + columns + 1);
+            float* scores = scores_ + row * kSplit;
+            soften(scores, keys, tiles, scale, softcap, state + columns, state + columns + 1,
+                   [&](int tile, F32 p) __attribute__((always_inline)) {
+                       f_store(scores + tile * kLanes, weight_of(tiles, tile, p));
+                   });
         }
         weigh_split<Dtype>(rows_, base, scores_, tiles, next, converted_, states, stride);
     }

@@ -39,6 +39,8 @@ def kv_quant(
     """Measure perplexity, greedy agreement, bytes a token and step time of each KV dtype."""
     runtime = options.EngineOptions(model=model, threads=threads, quantize=quantize).runtime()
     content = _read(text)
+    from rich.console import Console
+
     from kokuban.cli.progress import progress_bars
     from kokuban.engine.kv_quant import KvQuantConfig, measure
     from kokuban.engine.trial import load_model
@@ -60,7 +62,8 @@ def kv_quant(
             on_load=partial(report, "packing weights"),
             on_pull=report,
         )
-    found = list(measure(loaded, content, config))
+    with Console(stderr=True).status("") as status:
+        found = list(measure(loaded, content, config, on_stage=status.update))
     _print(model, loaded.pool.threads, config, found)
     if json_file is not None:
         json_file.write_text(json.dumps(_document(model, config, found), indent=2) + "\n")

@@ -13,7 +13,7 @@ Step        B requests at a context take one token each, bf16 and the dtype in t
 import itertools
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kokuban.core.config import KV_DTYPES, KvDtype
@@ -76,8 +76,13 @@ class KvFigures:
     """Step time of bf16 over that of this dtype."""
 
 
-def measure(model: Model, text: str, config: KvQuantConfig) -> Iterator[KvFigures]:
+def measure(
+    model: Model, text: str, config: KvQuantConfig, *, on_stage: Callable[[str], object] = str
+) -> Iterator[KvFigures]:
     """The figures of bf16, then those of the other dtypes, each when it is there.
+
+    Args:
+        on_stage: told what is measured next.
 
     Raises:
         ConfigError: the text is shorter than a window, or the model or the memory too small.
@@ -89,13 +94,16 @@ def measure(model: Model, text: str, config: KvQuantConfig) -> Iterator[KvFigure
         )
     windows = cut_windows(model.tokenizer, text, config)
     prompts = cut_prompts(model.tokenizer, text, config)
+    on_stage("greedy answers of bf16")
     longest = config.prompt_tokens + config.answer_tokens
     base = Trial(model, BASE, num_requests=len(prompts), num_tokens=longest)
     answers = base.answer(prompts, config.answer_tokens)
     for dtype in (BASE, *(dtype for dtype in config.dtypes if dtype != BASE)):
         trial = Trial(model, dtype, num_requests=1, num_tokens=max(config.window, longest))
+        on_stage(f"perplexity with {dtype}")
         perplexity = _perplexity(trial, windows)
         equal = [_follows(trial, *pair) for pair in zip(prompts, answers, strict=True)]
+        on_stage(f"steps with {dtype}")
         step_s, speedup = _step_times(model, dtype, config)
         yield KvFigures(
             dtype=dtype,
