@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 from kokuban.core.request import NO_BLOCK, BlockId, Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
-from kokuban.core.step import Chunk, ChunkOutput, SampledToken, StepPlan, StepResult
+from kokuban.core.step import (
+    BlockCopy,
+    BlockLoad,
+    BlockMove,
+    BlockStore,
+    Chunk,
+    ChunkOutput,
+    SampledToken,
+    StepPlan,
+    StepResult,
+)
+from kokuban.kvcache.contents import BlockContent
 
 
 def make_request(
@@ -73,6 +84,10 @@ class FakeClock:
         return self.now_s
 
 
+FakeKv = tuple[int, int, int]
+"""What the fake model keeps of a token: group, position, token id."""
+
+
 @dataclass(slots=True)
 class _Row:
     request: Request
@@ -86,7 +101,7 @@ class _Row:
 class FakeRunner:
     """Runs step plans on a KV cache that holds token ids, and checks that the plans make sense.
 
-    A step first copies blocks, in order, then writes the tokens of its chunks into their slots,
+    A step first moves blocks, in order, then writes the tokens of its chunks into their slots,
     then reads every sampling request's whole sequence back through its block tables. So a table
     that is wrong, a block that two requests write or one that was given away too early changes the
     text, or trips an assert.
@@ -100,7 +115,10 @@ class FakeRunner:
         assert windows[0] is None, "the fake model reads its text from the first group"
         self._block_size = block_size
         self._windows = tuple(windows)
-        self._slots: dict[tuple[BlockId, int], tuple[int, int, int]] = {}
+        self._slots: dict[tuple[BlockId, int], FakeKv] = {}
+        self.host: dict[int, dict[int, FakeKv]] = {}
+        """What each slot of host memory holds, by offset."""
+
         self._rows: dict[RequestId, _Row] = {}
         self.failures: dict[RequestId, str] = {}
         """Requests whose chunks fail, with the error."""
@@ -115,8 +133,8 @@ class FakeRunner:
 
     def run(self, plan: StepPlan) -> StepResult:
         self._update_rows(plan)
-        for source, target in plan.copies:
-            self._copy(source, target)
+        for move in plan.moves:
+            self._move(move)
         for chunk in plan.chunks:
             self._write(chunk)
         outputs = {}
@@ -140,12 +158,25 @@ class FakeRunner:
             for table, new in zip(tables, chunk.new_block_ids, strict=True):
                 table.extend(new)
 
-    def _copy(self, source: BlockId, target: BlockId) -> None:
-        assert source != target, "a block is copied onto itself"
+    def _move(self, move: BlockMove) -> None:
+        match move:
+            case BlockCopy(source, target):
+                assert source != target, "a block is copied onto itself"
+                self._fill(target, self._content(source))
+            case BlockStore(block, slot):
+                self.host[slot] = self._content(block)
+            case BlockLoad(slot, block):
+                self._fill(block, self.host[slot])
+
+    def _content(self, block: BlockId) -> dict[int, FakeKv]:
+        offsets = range(self._block_size)
+        return {i: self._slots[block, i] for i in offsets if (block, i) in self._slots}
+
+    def _fill(self, block: BlockId, content: dict[int, FakeKv]) -> None:
         for offset in range(self._block_size):
-            self._slots.pop((target, offset), None)
-            if (slot := self._slots.get((source, offset))) is not None:
-                self._slots[target, offset] = slot
+            self._slots.pop((block, offset), None)
+            if offset in content:
+                self._slots[block, offset] = content[offset]
 
     def _write(self, chunk: Chunk) -> None:
         row = self._rows[chunk.request_id]
@@ -199,3 +230,70 @@ class FakeRunner:
         index, offset = divmod(position, self._block_size)
         assert table[index] != NO_BLOCK, f"position {position} has no block"
         return table[index], offset
+
+
+@dataclass(frozen=True, slots=True)
+class FakeDiskJob:
+    kind: str
+    content: BlockContent
+    slot: int
+    ok: bool = True
+
+
+class FakeDisk:
+    """A disk that works when it is told to, and may lose what it has.
+
+    Args:
+        host: slots of host memory, as `FakeRunner.host`.
+        num_blocks: contents that it holds; the first written are the first to go.
+    """
+
+    def __init__(self, host: dict[int, dict[int, FakeKv]], num_blocks: int = 1000) -> None:
+        self._host = host
+        self._num_blocks = num_blocks
+        self.kept: dict[BlockContent, dict[int, FakeKv]] = {}
+        self._queue: list[FakeDiskJob] = []
+        self._done: list[FakeDiskJob] = []
+
+    @property
+    def num_queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def room(self) -> int:
+        return 8 - len(self._queue)
+
+    def contains(self, content: BlockContent) -> bool:
+        return content in self.kept
+
+    def write(self, content: BlockContent, slot: int) -> bool:
+        if self.room < 1:
+            return False
+        self._queue.append(FakeDiskJob("write", content, slot))
+        return True
+
+    def read(self, content: BlockContent, slot: int) -> None:
+        self._queue.append(FakeDiskJob("read", content, slot))
+
+    def take_done(self) -> list[FakeDiskJob]:
+        done, self._done = self._done, []
+        return done
+
+    def clear(self) -> None:
+        """Forget everything; writes under way are not done, reads fail."""
+        self.kept.clear()
+        self._done += [FakeDiskJob(j.kind, j.content, j.slot, ok=False) for j in self._queue]
+        self._queue.clear()
+
+    def work(self, count: int = 1000) -> None:
+        """Do the first `count` jobs."""
+        jobs, self._queue = self._queue[:count], self._queue[count:]
+        for job in jobs:
+            ok = True
+            if job.kind == "write":
+                self.kept[job.content] = dict(self._host[job.slot])
+                if len(self.kept) > self._num_blocks:
+                    del self.kept[next(iter(self.kept))]
+            elif ok := job.content in self.kept:
+                self._host[job.slot] = dict(self.kept[job.content])
+            self._done.append(FakeDiskJob(job.kind, job.content, job.slot, ok))

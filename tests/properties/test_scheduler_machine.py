@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.fakes import FakeRunner, continuation, make_request
+from tests.fakes import FakeDisk, FakeRunner, continuation, make_request
 
-from kokuban.core.config import SchedulerConfig
+from kokuban.core.config import EVICTIONS, Eviction, SchedulerConfig
 from kokuban.core.errors import Overloaded, PromptTooLong
 from kokuban.core.request import NO_BLOCK, FinishReason, Request, RequestId
-from kokuban.core.step import StepPlan, TokenEvent
+from kokuban.core.step import BlockStore, StepPlan, TokenEvent
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeySpace
+from kokuban.kvcache.tiers import LowerTiers
 from kokuban.scheduler.scheduler import Scheduler
 
 BLOCK_SIZE = 16
@@ -38,12 +39,15 @@ class AnyHistory(RuleBasedStateMachine):
     """Requests come, are cancelled, fail and expire between steps; at the end all have ended."""
 
     @initialize(
-        num_blocks=st.integers(4, 24),
+        num_blocks=st.integers(4, 24) | st.integers(8, 12),
         windows=st.sampled_from([(None,), (None, 20), (None, 1, 40)]),
         token_budget=st.sampled_from([4, 8, 40, 500]),
         max_prefill=st.sampled_from([None, 3, 30]),
         max_skips=st.integers(0, 3),
-        prefix_cache=st.sampled_from(["off", "whole blocks", "on", "on"]),
+        prefix_cache=st.sampled_from(["on", "on", "whole blocks", "off"]),
+        eviction=st.sampled_from(EVICTIONS),
+        num_slots=st.sampled_from([40, 12, 2, 0]),
+        disk_blocks=st.sampled_from([100, 5, 0]),
     )
     def begin(
         self,
@@ -53,6 +57,9 @@ class AnyHistory(RuleBasedStateMachine):
         max_prefill: int | None,
         max_skips: int,
         prefix_cache: str,
+        eviction: Eviction,
+        num_slots: int,
+        disk_blocks: int,
     ) -> None:
         self.config = SchedulerConfig(
             token_budget=token_budget,
@@ -62,17 +69,22 @@ class AnyHistory(RuleBasedStateMachine):
             max_skips=max_skips,
         )
         self.windows = windows
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, eviction=eviction)
+        self.runner = FakeRunner(BLOCK_SIZE, windows)
+        self.disk = FakeDisk(self.runner.host, disk_blocks)
+        self.tiers = (
+            LowerTiers(num_slots, self.disk if disk_blocks else None) if num_slots else None
+        )
         self.manager = Manager(
             self.pool,
             block_size=BLOCK_SIZE,
             windows=windows,
             key_space=SPACE if prefix_cache != "off" else None,
             partial_tails=prefix_cache == "on",
+            tiers=self.tiers,
         )
         self.prefix_cache = prefix_cache != "off"
         self.scheduler = Scheduler(self.config, self.manager, max_context_tokens=150)
-        self.runner = FakeRunner(BLOCK_SIZE, windows)
         self.now_s = 0.0
         self.requests: dict[RequestId, Request] = {}
         self.live: list[RequestId] = []
@@ -82,19 +94,19 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(
         preamble=st.sampled_from([[], *PREAMBLES]),
-        num_own=st.integers(1, 80),
+        sizes=st.lists(st.integers(1, 20) | st.integers(1, 80), min_size=1, max_size=4),
         max_tokens=st.sampled_from([None, 0, 1, 5, 40]),
-        scores=st.booleans(),
+        scores=st.sampled_from([False, False, False, True]),
         priority=st.integers(0, 1),
         tenant=st.sampled_from("ab"),
         scope=st.sampled_from(["", "", "salt"]),
-        follows=st.none() | st.tuples(st.integers(0, 5), st.integers(1, 90)),
+        follows=st.none() | st.tuples(st.integers(0, 5), st.integers(20, 130)),
         patience_s=st.sampled_from([None, None, 3.0]),
     )
     def add(
         self,
         preamble: list[int],
-        num_own: int,
+        sizes: list[int],
         max_tokens: int | None,
         scores: bool,
         priority: int,
@@ -103,26 +115,30 @@ class AnyHistory(RuleBasedStateMachine):
         follows: tuple[int, int] | None,
         patience_s: float | None,
     ) -> None:
-        name = f"r{len(self.requests)}"
-        own = make_request(name, num_own).prompt_token_ids
         if follows is not None:
             preamble = self._beginning(*follows)
-        request = make_request(
-            name,
-            prompt=[*preamble, *own],
-            max_tokens=max_tokens,
-            prompt_logprobs=0 if scores or max_tokens == 0 else None,
-            arrival_s=self.now_s,
-            priority=priority,
-            tenant=tenant,
-            cache_scope=scope,
-            deadline_s=None if patience_s is None else self.now_s + patience_s,
-        )
+        for num_own in sizes:
+            name = f"r{len(self.requests)}"
+            own = make_request(name, num_own).prompt_token_ids
+            request = make_request(
+                name,
+                prompt=[*preamble, *own],
+                max_tokens=max_tokens,
+                prompt_logprobs=0 if scores or max_tokens == 0 else None,
+                arrival_s=self.now_s,
+                priority=priority,
+                tenant=tenant,
+                cache_scope=scope,
+                deadline_s=None if patience_s is None else self.now_s + patience_s,
+            )
+            self._add(request)
+
+    def _add(self, request: Request) -> None:
         try:
             self.scheduler.add(request, self.now_s)
         except PromptTooLong:
             room = self.scheduler.max_context_tokens - len(request.prompt_token_ids)
-            assert room < 0 or (room == 0 and max_tokens != 0)
+            assert room < 0 or (room == 0 and request.params.max_tokens != 0)
             return
         except Overloaded:
             assert len(self.live) == 4 + 12
@@ -132,19 +148,31 @@ class AnyHistory(RuleBasedStateMachine):
         self.said[request.id] = []
         self.scored[request.id] = []
 
-    @rule(count=st.integers(1, 12))
+    @rule(count=st.integers(1, 40))
     def step(self, count: int) -> None:
         for _ in range(count):
             self.now_s += 1.0
             self._take(self.scheduler.expire(self.now_s))
             plan = self.scheduler.plan(self.now_s)
-            assert (plan is None) == (not self.live), "somebody can always go on"
             if plan is None:
-                return
+                assert not self.live or self.disk.num_queued, "somebody can always go on"
+                self.disk.work()
+                if not self.live:
+                    return
+                continue
             self._check_plan(plan)
             result = self.runner.run(plan)
             self._take(self.scheduler.commit(plan, result, self.now_s))
             self.scheduler.check()
+
+    @rule(count=st.integers(1, 4))
+    def let_the_disk_work(self, count: int) -> None:
+        self.disk.work(count)
+
+    @precondition(lambda self: self.disk.kept)
+    @rule(data=st.data())
+    def let_the_disk_lose_a_block(self, data: st.DataObject) -> None:
+        del self.disk.kept[data.draw(st.sampled_from(sorted(self.disk.kept)))]
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -156,7 +184,8 @@ class AnyHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.live)
     @rule(data=st.data())
     def let_one_fail(self, data: st.DataObject) -> None:
-        self.runner.failures[data.draw(st.sampled_from(self.live))] = "not finite"
+        if data.draw(st.integers(0, 2)) == 0:
+            self.runner.failures[data.draw(st.sampled_from(self.live))] = "not finite"
 
     @invariant()
     def blocks_are_shared_by_the_prefix_cache_only(self) -> None:
@@ -182,13 +211,20 @@ class AnyHistory(RuleBasedStateMachine):
                 break
             self.step(1)
         assert not self.live, "a request does not come to its end"
+        while self.scheduler.has_work:
+            self.step(1)
+        self.disk.work()
         assert self.scheduler.plan(self.now_s) is None
+        if self.tiers is not None:
+            self.tiers.check()
+            assert self.tiers.num_pinned == 0, "a slot stays pinned"
         assert self.pool.num_free == self.pool.num_blocks
         assert self.scheduler.stats().running == self.scheduler.stats().waiting == 0
 
-    @rule()
-    def forget_what_is_cached(self) -> None:
-        self.manager.forget_free()
+    @rule(really=st.sampled_from([False, False, False, False, True]))
+    def forget_what_is_cached(self, really: bool) -> None:
+        if really:
+            self.manager.forget_free()
 
     def _beginning(self, index: int, num_tokens: int) -> list[int]:
         """Of an earlier request's prompt and text, cut anywhere."""
@@ -200,7 +236,8 @@ class AnyHistory(RuleBasedStateMachine):
         ][:num_tokens]
 
     def _check_plan(self, plan: StepPlan) -> None:
-        assert 0 < plan.num_tokens <= self.config.token_budget
+        assert plan.num_tokens <= self.config.token_budget
+        assert plan.chunks or plan.moves
         assert len({chunk.request_id for chunk in plan.chunks}) == len(plan.chunks)
         prefill = sum(
             len(chunk.token_ids)
@@ -211,7 +248,8 @@ class AnyHistory(RuleBasedStateMachine):
         assert prefill <= (self.config.max_prefill_tokens or self.config.token_budget)
         assert not (plan.preempted and plan.admitted)
         new = {block for chunk in plan.chunks for group in chunk.new_block_ids for block in group}
-        assert {copy.target for copy in plan.copies} <= new, "a copy into somebody's block"
+        filled = {move[1] for move in plan.moves if not isinstance(move, BlockStore)}
+        assert filled <= new, "a copy into somebody's block"
         assert self.prefix_cache or not plan.copies
         assert set(plan.preempted) <= set(plan.ended)
 
@@ -242,6 +280,6 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 AnyHistory.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, derandomize=True
+    max_examples=120, stateful_step_count=25, deadline=None, derandomize=True
 )
 TestAnyHistory = AnyHistory.TestCase

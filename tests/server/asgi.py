@@ -68,7 +68,16 @@ def parse_events(data: bytes) -> list[Json]:
 class Call:
     """One request as a server sees it: the client can leave, and the answer can be watched."""
 
-    def __init__(self, app: FastAPI, path: str, body: Json, **headers: str) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        path: str,
+        body: Json,
+        *,
+        method: str = "POST",
+        query: str = "",
+        **headers: str,
+    ) -> None:
         self._app = app
         raw = json.dumps(body).encode()
         fields = {"host": "localhost", "content-type": "application/json", **headers}
@@ -76,12 +85,12 @@ class Call:
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": method,
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
             "root_path": "",
-            "query_string": b"",
+            "query_string": query.encode(),
             "headers": [(k.encode(), v.encode()) for k, v in fields.items()],
             "client": ("127.0.0.1", 1),
             "server": ("localhost", 80),

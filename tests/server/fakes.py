@@ -1,15 +1,16 @@
 """A scripted engine behind the real server: no model, no thread, time moves when a test says so."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tests.fakes_text import CHATML, EOT, byte_tokenizer
 
-from kokuban.core.errors import Overloaded, PromptTooLong, StepFailed
+from kokuban.core.errors import Overloaded, PromptTooLong, RequestError, StepFailed
 from kokuban.core.request import FinishReason, Request, RequestId
 from kokuban.core.step import SampledToken, TokenEvent, TokenLogprob, Usage
 from kokuban.engine.client import EngineInfo, EngineStats
+from kokuban.kvcache.events import Cursor, EventLog, Replay
 from kokuban.text.chat import ChatTemplate
 from kokuban.text.tokenizer import Tokenizer
 
@@ -28,6 +29,9 @@ class FakeEngine:
         seats: requests that run at the same time; others wait.
         max_waiting: requests beyond it are refused.
         tokens_per_event: how many tokens come at once.
+        usage: what the engine tells beside the numbers of tokens, of each choice. Tests may put
+            another one into `costs` between two requests.
+        log: the KV events.
     """
 
     def __init__(
@@ -39,6 +43,8 @@ class FakeEngine:
         max_waiting: int = 1000,
         tokens_per_event: int = 1,
         cached_tokens: int = 0,
+        usage: Usage | None = None,
+        log: EventLog | None = None,
     ) -> None:
         self.chain = dict(chain or {})
         self.info = EngineInfo(
@@ -55,6 +61,7 @@ class FakeEngine:
             threads=1,
             isa="scalar",
             token_budget=2048,
+            prefix_cache=True,
         )
         self.submitted: list[Request] = []
         self.dead = False
@@ -64,12 +71,17 @@ class FakeEngine:
         self._free = seats
         self._max_waiting = max_waiting
         self._per_event = tokens_per_event
-        self._cached = cached_tokens
+        self.costs = usage or Usage(0, 0, cached_tokens=cached_tokens)
+        self.log = log
+        self.num_readers = 0
         self._running: set[RequestId] = set()
         self._waiting: set[RequestId] = set()
         self._go = asyncio.Event()
         self._go.set()
         self._changed = asyncio.Event()
+
+    def turn_prefix_cache_off(self) -> None:
+        self.info = replace(self.info, prefix_cache=False)
 
     def pause(self) -> None:
         """Compute nothing until `resume`."""
@@ -103,6 +115,23 @@ class FakeEngine:
             raise StepFailed("the engine has stopped")
         self.resets += 1
         return 5
+
+    async def kv_events(self, since: Cursor | None = None) -> AsyncGenerator[Replay]:
+        if self.log is None:
+            raise RequestError("no prefix cache", code="no_prefix_cache")
+        self.log.start()
+        replay = self.log.since(since or self.log.cursor)
+        self.num_readers += 1
+        try:
+            yield replay
+            while not self.dead:
+                replay = self.log.since(replay.cursor)
+                if replay.events or replay.is_gap:
+                    yield replay
+                else:
+                    await asyncio.sleep(0)
+        finally:
+            self.num_readers -= 1
 
     def alive(self) -> bool:
         return not self.dead
@@ -147,7 +176,7 @@ class FakeEngine:
                 if voice.request.id not in self._running:
                     voices.remove(voice)
                     continue
-                event = voice.speak(self.chain, self._per_event, self._cached)
+                event = voice.speak(self.chain, self._per_event, self.costs)
                 self.said += len(event.tokens)
                 if event.finish is not None:
                     voices.remove(voice)
@@ -162,7 +191,7 @@ class _Voice:
     output: list[int] = field(default_factory=list)
 
     def speak(
-        self, chain: Mapping[int, int | Sequence[int]], num_tokens: int, cached: int
+        self, chain: Mapping[int, int | Sequence[int]], num_tokens: int, costs: Usage
     ) -> TokenEvent:
         request, params = self.request, self.request.params
         room = self.max_context_tokens - len(request.prompt_token_ids)
@@ -183,7 +212,10 @@ class _Voice:
             elif len(self.output) == limit:
                 finish = FinishReason.LENGTH
         prompt = len(request.prompt_token_ids)
-        usage = Usage(prompt, len(self.output), cached_tokens=cached) if finish else None
+        is_first = len(self.output) == len(tokens)
+        usage = None
+        if finish or is_first:
+            usage = replace(costs, prompt_tokens=prompt, output_tokens=len(self.output))
         return TokenEvent(request.id, tuple(tokens), scored, finish, usage=usage)
 
     def _next(self, chain: Mapping[int, int | Sequence[int]]) -> int:

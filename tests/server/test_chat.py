@@ -7,10 +7,13 @@ from tests.fakes_text import EOT, FIRST_PIECE
 from tests.server.asgi import Json, chat, client, events_of
 from tests.server.fakes import FakeEngine, served
 
+from kokuban.core.step import Usage
+
 P = 10  # The newline after "assistant", with which the fake template ends.
 A, B, C = range(FIRST_PIECE, FIRST_PIECE + 3)
 PIECES = ("Hello", " world", "END")
 CHAIN = {P: A, A: B, B: EOT}
+COSTS = Usage(0, 0, decode_s=0.25)
 PROMPT_TOKENS = len("user\np") + 3 + len("assistant\n") + 1
 
 
@@ -24,7 +27,7 @@ def texts(events: list[Json], index: int = 0) -> str:
 
 
 async def test_an_answer_has_every_field_that_openai_requires() -> None:
-    response = await chat(served(CHAIN, pieces=PIECES))
+    response = await chat(served(pieces=PIECES, engine=FakeEngine(CHAIN, usage=COSTS)))
 
     assert response.status_code == 200
     body = response.json()
@@ -46,7 +49,18 @@ async def test_an_answer_has_every_field_that_openai_requires() -> None:
         "prompt_tokens": PROMPT_TOKENS,
         "completion_tokens": 3,
         "total_tokens": PROMPT_TOKENS + 3,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "kokuban": {
+            "cached_pool_tokens": 0,
+            "cached_ram_tokens": 0,
+            "cached_disk_tokens": 0,
+            "resumed_from": None,
+            "queue_ms": 0.0,
+            "prefill_ms": 0.0,
+            "decode_ms": 250.0,
+            "preemptions": 0,
+            "recomputed_tokens": 0,
+        },
     }
 
 
@@ -83,7 +97,7 @@ async def test_usage_is_not_sent_unasked(options: Json | None) -> None:
 
 
 async def test_usage_comes_once_at_the_end_when_asked_for() -> None:
-    model = served(CHAIN, pieces=PIECES)
+    model = served(pieces=PIECES, engine=FakeEngine(CHAIN, usage=COSTS))
     whole = (await chat(model)).json()
 
     events = events_of(await chat(model, stream=True, stream_options={"include_usage": True}))
@@ -113,7 +127,7 @@ async def test_options_of_a_stream_without_a_stream_are_refused() -> None:
 
 async def test_each_choice_has_its_own_text_and_end() -> None:
     chain: dict[int, Any] = {P: [A, B], A: EOT, B: C, C: EOT}
-    model = served(chain, pieces=PIECES)
+    model = served(pieces=PIECES, engine=FakeEngine(chain, usage=COSTS))
     whole = (await chat(model, n=3, seed=1)).json()
 
     events = events_of(
@@ -267,7 +281,7 @@ async def test_cached_tokens_are_reported() -> None:
 
     usage = (await chat(model, n=2)).json()["usage"]
 
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 5}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 5, "cache_write_tokens": 0}
 
 
 async def test_a_long_prompt_is_tokenised_off_the_loop_with_the_same_ids() -> None:

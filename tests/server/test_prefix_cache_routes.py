@@ -44,7 +44,8 @@ async def test_usage_always_tells_how_many_tokens_were_cached(cached: int) -> No
     engine = FakeEngine(cached_tokens=cached)
     response = await complete(served(engine=engine), "some text", max_tokens=2)
 
-    assert response.json()["usage"]["prompt_tokens_details"] == {"cached_tokens": cached}
+    details = {"cached_tokens": cached, "cache_write_tokens": 0}
+    assert response.json()["usage"]["prompt_tokens_details"] == details
 
 
 async def test_the_cache_can_be_reset_from_this_machine() -> None:

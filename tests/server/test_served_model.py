@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -190,3 +191,40 @@ def test_a_prompt_comes_from_the_cache_of_its_own_salt_only(client: OpenAI, url:
     assert [each[0] for each in found] == [text] * 5
     assert [each[2] for each in found] == [0, 0, prompt_tokens - 1, 0, 0]
     assert hits() - before == prompt_tokens - 1
+
+
+def test_an_answer_is_explained_by_its_id(client: OpenAI, url: str) -> None:
+    """Found to the token where the text differs; found whole; and not at all after a reset."""
+
+    def told(prompt: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        answer = client.completions.create(
+            model="tiny", prompt=prompt, max_tokens=4, temperature=0,
+            extra_body={"ignore_eos": True, "cache_salt": "explained"},
+        )  # fmt: skip
+        found = httpx.get(f"{url}/v1/explain/{answer.id}").json()
+        assert found["usage"] == answer.usage.to_dict()
+        return found["prompt"], found["usage"]
+
+    def ids(text: str) -> list[int]:
+        return httpx.post(f"{url}/tokenize", json={"prompt": text}).json()["tokens"]
+
+    rome, oslo = "the weather in Rome is fine today", "the weather in Oslo is cold today"
+    common = next(i for i, (a, b) in enumerate(zip(ids(rome), ids(oslo), strict=False)) if a != b)
+    cold, _ = told(rome)
+    changed, usage = told(oslo)
+    again, _ = told(oslo)
+    assert httpx.post(f"{url}/reset_prefix_cache").status_code == 200
+    after_reset, _ = told(oslo)
+
+    assert (cold["reason"], cold["cached_tokens"], cold["nearest"]) == ("no_prefix", 0, None)
+    assert (changed["reason"], changed["cached_tokens"]) == ("text_changed", common)
+    difference = changed["nearest"]["difference"]
+    assert (difference["index"], changed["nearest"]["common_tokens"]) == (common, common)
+    assert difference["here"]["token_id"] == ids(oslo)[common]
+    assert difference["there"]["token_id"] == ids(rome)[common]
+    assert usage["kokuban"]["cached_pool_tokens"] == common
+    assert usage["kokuban"]["resumed_from"] == "pool"
+    assert usage["kokuban"]["prefill_ms"] > 0
+    assert usage["kokuban"]["decode_ms"] > 0
+    assert (again["reason"], again["cached_tokens"]) == ("hit", len(ids(oslo)) - 1)
+    assert (after_reset["reason"], after_reset["cached_tokens"]) == ("reset", 0)

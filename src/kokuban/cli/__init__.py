@@ -12,8 +12,11 @@ import typer
 
 from kokuban import __version__
 from kokuban.cli.bench import bench
+from kokuban.cli.bench_machine import machine
+from kokuban.cli.cache import cache
 from kokuban.cli.models import inspect, models, pull
 from kokuban.cli.serve import serve
+from kokuban.cli.simulate import simulate
 from kokuban.cli.talk import chat, run
 from kokuban.core.errors import ConfigError, KokubanError, RequestError
 
@@ -41,9 +44,11 @@ def kokuban(
     """An LLM inference engine and server that shows its work."""
 
 
-for command in (serve, run, chat, pull, inspect, models):
+for command in (serve, run, chat, pull, inspect, models, simulate):
     app.command()(command)
+bench.command()(machine)
 app.add_typer(bench, name="bench")
+app.add_typer(cache, name="cache")
 
 
 def main() -> None:

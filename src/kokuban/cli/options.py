@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from kokuban.core.config import KvDtype, RuntimeConfig, SchedulerConfig, parse_bytes
+from kokuban.core.config import Eviction, KvDtype, RuntimeConfig, SchedulerConfig, parse_bytes
 from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +40,21 @@ KvMemory = Annotated[
     str | None,
     typer.Option(help="Size of the KV pool, like 2GiB. By default a share of what is free."),
 ]
+KvRam = Annotated[
+    str | None,
+    typer.Option(help="Host memory for KV that left the pool, like 4GiB. By default none."),
+]
+KvDisk = Annotated[
+    str | None,
+    typer.Option(help="Disk for KV that left the pool, kept over restarts. By default none."),
+]
+KvDiskDir = Annotated[
+    Path | None, typer.Option(help="Where on disk. Default: `kv` in the cache directory.")
+]
+EvictionPolicy = Annotated[
+    str,
+    typer.Option(help="Cached KV to be lost first: lru (unused longest) or cost (cheapest)."),
+]
 Threads = Annotated[int, typer.Option(help="Threads that compute. 0: the CPUs of this process.")]
 Quantize = Annotated[
     str, typer.Option(help="Quantise 16- and 32-bit weights at load: none, int8 or int4.")
@@ -67,6 +83,10 @@ class EngineOptions:
     block_size: int = DEFAULTS.block_size
     kv_dtype: str = "bf16"
     kv_memory: str | None = None
+    kv_ram: str | None = None
+    kv_disk: str | None = None
+    kv_disk_dir: Path | None = None
+    eviction: str = "lru"
     threads: int = 0
     quantize: str = "none"
     no_prefix_cache: bool = False
@@ -85,6 +105,7 @@ class EngineOptions:
             block_size=self.block_size,
             max_context_tokens=self.max_context_tokens,
             prefix_cache=not self.no_prefix_cache,
+            eviction=cast("Eviction", self.eviction),
         )
 
     def runtime(self) -> RuntimeConfig:
@@ -94,6 +115,9 @@ class EngineOptions:
         return RuntimeConfig(
             kv_dtype=cast("KvDtype", self.kv_dtype),
             kv_memory_bytes=parse_bytes(self.kv_memory) if self.kv_memory is not None else None,
+            kv_ram_bytes=parse_bytes(self.kv_ram or "0"),
+            kv_disk_bytes=parse_bytes(self.kv_disk or "0"),
+            kv_disk_dir=self.kv_disk_dir,
             threads=self.threads,
             quantize=cast("Any", self.quantize),
         )

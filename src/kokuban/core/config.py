@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from kokuban.core.errors import ConfigError
@@ -99,6 +100,9 @@ class RuntimeConfig:
 
     kv_disk_bytes: int = 0
     """Disk for KV that left the pool; needs some host memory to pass through. 0: none."""
+
+    kv_disk_dir: Path | None = None
+    """Where on disk. None: `kv` in the cache directory."""
 
     threads: int = 0
     """Threads that compute, the engine's own included. 0: the CPUs that this process may use."""

@@ -2,7 +2,8 @@
 
     KokubanError
     ├── ConfigError        the operator: a setting (exit code 2)
-    │   └── ModelError     the operator: a model file or folder (exit code 2)
+    │   ├── ModelError     the operator: a model file or folder (exit code 2)
+    │   └── StoreInUse     a directory that only one process may write
     ├── RequestError       the client: 400
     │   ├── PromptTooLong
     │   ├── UnknownModel   404
@@ -26,6 +27,10 @@ class ConfigError(KokubanError):
 
 class ModelError(ConfigError):
     """A model that cannot be found, read or run."""
+
+
+class StoreInUse(ConfigError):
+    """A directory that another process writes, and only one may."""
 
 
 class RequestError(KokubanError):

@@ -58,24 +58,27 @@ class Chunk:
 
 
 class BlockCopy(NamedTuple):
-    """Copy a block inside the pool before the step (copy on write)."""
+    """Copy a block inside the pool (copy on write)."""
 
     source: BlockId
     target: BlockId
 
 
 class BlockStore(NamedTuple):
-    """Copy a block down to a slot of host memory: the first thing that a step does."""
+    """Copy a block down to a slot of host memory."""
 
     block: BlockId
     slot: int
 
 
 class BlockLoad(NamedTuple):
-    """Copy a slot of host memory up into a block, after the copies and before the step's writes."""
+    """Copy a slot of host memory up into a block."""
 
     slot: int
     block: BlockId
+
+
+BlockMove = BlockCopy | BlockStore | BlockLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +97,18 @@ class StepPlan:
     ended: tuple[RequestId, ...] = ()
     """Requests with a row that finished, were cancelled or preempted since the last plan."""
 
-    stores: tuple[BlockStore, ...] = ()
-    copies: tuple[BlockCopy, ...] = ()
-    loads: tuple[BlockLoad, ...] = ()
-    """In this order, and all before the first write: each sees what the one before left."""
+    moves: tuple[BlockMove, ...] = ()
+    """Made one after the other, each seeing what the ones before left, and all before the step's
+    first write. Whoever plans puts them down in the order in which it decides, so that a block may
+    be copied down, handed out again and filled in one step."""
 
     preempted: tuple[RequestId, ...] = ()
     """Requests that lost their blocks to make room, and wait again; also in `ended`."""
+
+    @property
+    def copies(self) -> tuple[BlockCopy, ...]:
+        """Those moves that stay inside the pool."""
+        return tuple(move for move in self.moves if isinstance(move, BlockCopy))
 
     @property
     def num_tokens(self) -> int:

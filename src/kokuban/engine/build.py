@@ -11,24 +11,24 @@ from typing import Any
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.env import cache_dir, max_isa, omp_num_threads
-from kokuban.core.errors import ConfigError
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
+from kokuban.engine.kv_memory import KvMemory, kv_budget, make_kv_memory, make_layout
 from kokuban.engine.thread import EngineThread
 from kokuban.kernels.native import isa_name, make_threads
 from kokuban.kvcache.layout import KvLayout
-from kokuban.kvcache.manager import Manager
-from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeySpace
-from kokuban.kvcache.storage import KvStorage
 from kokuban.models.registry import build_program
 from kokuban.observe.clock import SystemClock
-from kokuban.observe.machine import available_memory_bytes, num_threads
-from kokuban.plan.memory import KvBudget, default_budget, plan_kv
-from kokuban.program.program import KvSpec, Program
+from kokuban.observe.machine import cpu_name, num_threads
+from kokuban.plan.cost import CostModel
+from kokuban.plan.machine import load_constants
+from kokuban.plan.memory import KvBudget
+from kokuban.program.program import Program
 from kokuban.runner.load import Progress, load_weights
 from kokuban.runner.native import NativeExecutor
+from kokuban.scheduler.prices import ModelPrices
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.text.chat import ChatTemplate
 from kokuban.text.load import load_text
@@ -78,7 +78,7 @@ def build_engine(
     source = open_source(resolve(str(model), progress=on_pull))
     config = source.config
     program = build_program(config)
-    layout = _layout(program.kv, scheduler.block_size, runtime)
+    layout = make_layout(program.kv, scheduler.block_size, runtime)
     text = load_text(source.tokenizer_source())
     threads = num_threads(runtime.threads, omp_num_threads=omp_num_threads())
     pool, isa_cap, isa = make_threads(threads), max_isa(), isa_name(max_isa())
@@ -86,25 +86,41 @@ def build_engine(
         source, program, config, pool=pool, quantize=runtime.quantize, progress=on_load
     )
     rope_positions = scheduler.max_context_tokens or config.max_positions
-    budget = _kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
+    budget = kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
     info = _info(
         served_name or str(model), config.vocab_size, scheduler, runtime, budget, threads, isa
     )
     key_space = _key_space(source, program, layout, scheduler, runtime, isa, rope_positions)
-    manager = _manager(program.kv, layout, budget, key_space)
-    storage = KvStorage(layout, budget.num_blocks)
+    memory = make_kv_memory(
+        program.kv,
+        layout,
+        budget,
+        key_space=key_space,
+        scheduler=scheduler,
+        runtime=runtime,
+        disk_root=runtime.kv_disk_dir or cache_dir() / "kv",
+        model=info.model,
+    )
     executor = NativeExecutor(
         program,
         weights,
-        storage,
+        memory.storage,
+        host=memory.host,
         pool=pool,
         isa_cap=isa_cap,
         max_context_tokens=budget.max_context_tokens,
         rope_positions=rope_positions,
         valid_vocab=min(text.tokenizer.vocab_size, program.vocab_size),
     )
-    storage.populate()
-    client = EngineThread(_core(scheduler, manager, executor, budget), info)
+    memory.storage.populate()
+    cost = CostModel(
+        program,
+        weight_bytes=weights.bytes_by_name,
+        kv_bytes_per_token=budget.bytes_per_token,
+        constants=load_constants(cache_dir(), cpu=cpu_name(), isa=isa, threads=threads),
+        chunk_tokens=scheduler.token_budget,
+    )
+    client = EngineThread(_core(scheduler, memory, executor, cost), info, memory.doorbell)
     return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
 
 
@@ -122,7 +138,8 @@ def _key_space(
         return None
     return make_key_space(
         directory=cache_dir(),
-        model_digest=source.digest(),
+        # Keys that outlive the process must not rest on samples of the weights.
+        model_digest=source.digest(whole=runtime.kv_disk_bytes > 0),
         program=program,
         layout=layout,
         isa=isa,
@@ -132,53 +149,16 @@ def _key_space(
 
 
 def _core(
-    config: SchedulerConfig, manager: Manager, executor: NativeExecutor, budget: KvBudget
+    config: SchedulerConfig, memory: KvMemory, executor: NativeExecutor, cost: CostModel
 ) -> EngineCore:
-    scheduler = Scheduler(config, manager, max_context_tokens=budget.max_context_tokens)
-    return EngineCore(scheduler, manager, executor, SystemClock())
-
-
-def _layout(kv: KvSpec, block_size: int, runtime: RuntimeConfig) -> KvLayout:
-    return KvLayout(
-        block_size=block_size,
-        num_kv_heads=kv.num_kv_heads,
-        head_dim=kv.head_dim,
-        layers_per_group=len(kv.groups[0].layers),
-        dtype=runtime.kv_dtype,
+    scheduler = Scheduler(
+        config,
+        memory.manager,
+        max_context_tokens=memory.budget.max_context_tokens,
+        prices=ModelPrices(cost, memory.budget.block_bytes),
     )
-
-
-def _kv_budget(
-    kv: KvSpec,
-    layout: KvLayout,
-    max_positions: int,
-    scheduler: SchedulerConfig,
-    runtime: RuntimeConfig,
-) -> KvBudget:
-    """How many blocks the operator's budget, or a share of the free memory, holds."""
-    context = scheduler.max_context_tokens or max_positions
-    if context > max_positions:
-        raise ConfigError(
-            f"max_context_tokens={context} is above the {max_positions} that the model was made "
-            f"for; use that or less, or 0 for as many as fit"
-        )
-    budget_bytes = runtime.kv_memory_bytes
-    if budget_bytes is None:
-        budget_bytes = default_budget(
-            kv,
-            available_bytes=available_memory_bytes(),
-            block_size=layout.block_size,
-            dtype=layout.dtype,
-            max_context_tokens=context,
-            max_running_requests=scheduler.max_running_requests,
-        )
-    return plan_kv(
-        kv,
-        budget_bytes=budget_bytes,
-        block_size=layout.block_size,
-        dtype=layout.dtype,
-        max_context_tokens=context,
-        required_context_tokens=scheduler.max_context_tokens and context,
+    return EngineCore(
+        scheduler, memory.manager, executor, SystemClock(), log=memory.log, disk=memory.disk
     )
 
 
@@ -206,13 +186,4 @@ def _info(
         isa=isa,
         token_budget=scheduler.token_budget,
         prefix_cache=scheduler.prefix_cache,
-    )
-
-
-def _manager(kv: KvSpec, layout: KvLayout, budget: KvBudget, key_space: KeySpace | None) -> Manager:
-    return Manager(
-        BlockPool(budget.num_blocks),
-        block_size=layout.block_size,
-        windows=[group.window for group in kv.groups],
-        key_space=key_space,
     )

@@ -4,6 +4,7 @@ Owns: the scheduler and the executor.
 Never: text. Stop strings, decoding and templates belong to `generation` and the server.
 """
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +12,17 @@ from dataclasses import replace
 from kokuban.core.request import Request, RequestId
 from kokuban.core.step import StepPlan, TokenEvent
 from kokuban.engine.client import EngineStats
+from kokuban.kvcache.disk_tier import DiskTier
 from kokuban.kvcache.events import EventLog
 from kokuban.kvcache.manager import Manager
 from kokuban.observe.clock import Clock
 from kokuban.runner.executor import Executor
 from kokuban.scheduler.scheduler import Scheduler
+
+FLUSH_S = 5.0
+"""Seconds that the end of an engine may take to write KV to disk, twice at most."""
+
+_log = logging.getLogger(__name__)
 
 
 class EngineCore:
@@ -24,6 +31,7 @@ class EngineCore:
     Args:
         manager: the scheduler's own; asked for counts, and to forget what is cached.
         log: where the manager's pool tells what it stores and loses; None: nowhere.
+        disk: what lies below host memory, closed with the core.
     """
 
     def __init__(
@@ -33,12 +41,15 @@ class EngineCore:
         executor: Executor,
         clock: Clock,
         log: EventLog | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._manager = manager
         self._executor = executor
         self._clock = clock
         self._log = log
+        self._disk = disk
+        self._stalled = False
         self._in_flight: deque[tuple[StepPlan, float]] = deque()
         self._step_ms = 0.0
 
@@ -68,8 +79,13 @@ class EngineCore:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to run and nothing in flight."""
-        return not self._in_flight and not self._scheduler.has_requests
+        """Whether there is nothing to do until somebody asks for something, or the disk answers."""
+        return not self._in_flight and (self._stalled or not self._scheduler.has_work)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether anybody waits for an answer, so that deadlines may pass."""
+        return self._scheduler.has_requests
 
     def step(self) -> list[TokenEvent]:
         """Advance by one step and tell what it brought.
@@ -79,6 +95,7 @@ class EngineCore:
         now_s = self._clock.now()
         events = list(self._scheduler.expire(now_s))
         plan = self._scheduler.plan(now_s)
+        self._stalled = plan is None
         if plan is not None:
             self._executor.submit(plan)
             self._in_flight.append((plan, now_s))
@@ -113,5 +130,19 @@ class EngineCore:
         )
 
     def close(self) -> None:
-        """Give back what the executor holds."""
+        """Keep what can be kept of the KV, and give back what executor and disk hold."""
+        if self._disk is not None:
+            self._flush()
+            lost = self._disk.close(FLUSH_S)
+            if lost:
+                _log.warning("%d KV blocks were not written to disk in %.0f s", lost, FLUSH_S)
         self._executor.close()
+
+    def _flush(self) -> None:
+        """Send everything down that is worth it, as far as host memory and time reach."""
+        end_s = self._clock.now() + FLUSH_S
+        self._scheduler.cancel_all()
+        while self._scheduler.has_work and self._clock.now() < end_s:
+            self.step()
+            if self._stalled:
+                return

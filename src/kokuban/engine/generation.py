@@ -41,7 +41,7 @@ class TextDelta:
     own end of text."""
 
     usage: Usage | None = None
-    """Of this choice; present when `finish` is."""
+    """Of this choice so far; with the first token, and when `finish` is present."""
 
     error: str | None = None
 
@@ -210,7 +210,7 @@ class _Choice:
             prompt_logprobs=event.prompt_logprobs,
             finish=finish,
             stop_reason=reason,
-            usage=self._final_usage() if finish is not None else None,
+            usage=self._usage_so_far() if finish or event.usage else None,
             error=event.error,
         )
 
@@ -218,7 +218,7 @@ class _Choice:
         """Such a token never shows, also where stops of the client are to be shown."""
         return token_id in self._request.end_token_ids and token_id not in self._named_ends
 
-    def _final_usage(self) -> Usage:
+    def _usage_so_far(self) -> Usage:
         """What the engine reported, with the tokens that are billed."""
         reported = self._usage or Usage(len(self._request.prompt_token_ids), 0)
         return replace(reported, output_tokens=self._num_output_tokens)

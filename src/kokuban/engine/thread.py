@@ -19,9 +19,13 @@ from kokuban.core.request import FinishReason, Request, RequestId
 from kokuban.core.step import TokenEvent
 from kokuban.engine.client import EngineInfo, EngineStats
 from kokuban.engine.core import EngineCore
+from kokuban.engine.kv_memory import Doorbell
 from kokuban.kvcache.events import Cursor, Replay
 
 logger = logging.getLogger(__name__)
+
+DEADLINE_S = 0.1
+"""How late a deadline may be noticed while nothing can run."""
 
 News = TokenEvent | KokubanError | None
 """An event; why the group was refused; None: the group was accepted."""
@@ -63,7 +67,9 @@ class Watcher:
 class EngineThread:
     """Owns the thread that runs an `EngineCore`. Every public method is safe on any thread."""
 
-    def __init__(self, core: EngineCore, info: EngineInfo) -> None:
+    def __init__(
+        self, core: EngineCore, info: EngineInfo, doorbell: Doorbell | None = None
+    ) -> None:
         self._core = core
         self._info = info
         self._inbox: deque[Submission | Reset | RequestId] = deque()
@@ -71,6 +77,7 @@ class EngineThread:
 
         self._wake = threading.Condition()
         self._stopping = False
+        self._rung = False
         self._ended = False
         self._failure: BaseException | None = None
         self._mailboxes: dict[RequestId, Mailbox] = {}
@@ -81,6 +88,8 @@ class EngineThread:
         """How far the watchers know the log."""
 
         self._stats = EngineStats(num_blocks=info.num_blocks, free_blocks=info.num_blocks)
+        if doorbell is not None:
+            doorbell.answer_with(self._ring)
         self._thread = threading.Thread(target=self._run, name="kokuban-engine", daemon=True)
         self._thread.start()
 
@@ -177,6 +186,12 @@ class EngineThread:
         if ended:
             self._refuse(what)
 
+    def _ring(self) -> None:
+        """Called on the disk's thread: it has done something that somebody may wait for."""
+        with self._wake:
+            self._rung = True
+            self._wake.notify()
+
     # Below: the engine thread only.
 
     def _run(self) -> None:
@@ -202,8 +217,11 @@ class EngineThread:
         if not self._inbox and not self._stopping and core.idle:
             self._stats = core.stats()
             with self._wake:
-                while not self._inbox and not self._stopping:
-                    self._wake.wait()
+                while not self._inbox and not self._stopping and not self._rung:
+                    # Who waits for the disk may have a deadline.
+                    if not self._wake.wait(DEADLINE_S if core.has_requests else None):
+                        break
+                self._rung = False
         return not self._stopping
 
     def _take(self, core: EngineCore, what: Submission | Reset | RequestId) -> None:

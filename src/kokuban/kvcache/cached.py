@@ -7,6 +7,9 @@ Whole blocks are shared. Behind the last of them, the cached block that goes on 
 sequence's tokens lends these: it is copied, and the copy is written on (copy on write). With
 several KV groups a hit goes as far as every group agrees, and a window group needs its window only.
 
+What the pool lacks is looked for in the tiers below it. A tail is found there only if all of it is
+the beginning of the sequence's next block: these tiers know contents by key, not by tokens.
+
 Never: changes anything. `Manager.begin` holds what was found.
 """
 
@@ -16,8 +19,10 @@ from typing import Self
 
 from kokuban.core.request import NO_BLOCK, BlockId
 from kokuban.kvcache.blocks import first_needed
-from kokuban.kvcache.pool import BlockContent, BlockPool, Run
+from kokuban.kvcache.contents import BlockContent, BlockKey, Run
+from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain
+from kokuban.kvcache.tiers import IN_RAM, ON_DISK, LowerTiers
 
 _PIECE = 64
 """Blocks that are looked up at a time."""
@@ -25,20 +30,31 @@ _PIECE = 64
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
-    """The longest beginning of a sequence that all groups still have in the pool."""
+    """The longest beginning of a sequence that all groups still have, in whatever tier."""
 
     num_tokens: int
     """Never the last token of the sequence: that one must be computed for its logits."""
 
     block_ids: tuple[tuple[BlockId, ...], ...]
-    """The whole blocks, for each group; NO_BLOCK for what lies behind its window. `begin` is what
-    holds them."""
+    """The whole blocks, for each group; IN_RAM or ON_DISK for what must come up first, NO_BLOCK for
+    what lies behind its window. `begin` is what holds them."""
 
     num_tail: int = 0
-    """Tokens, of those above, that lie in a block to be copied: fewer than a block has."""
+    """Tokens, of those above, that lie in a block which is not full of them."""
 
     tail_sources: tuple[BlockId, ...] = ()
-    """The block to copy, for each group; empty without a tail."""
+    """The block to copy for the tail, for each group; IN_RAM or ON_DISK in all groups if that block
+    is below the pool. Empty without a tail."""
+
+    @property
+    def num_below(self) -> int:
+        """Blocks that are not in the pool."""
+        return self.num_on_disk + self._count(IN_RAM)
+
+    @property
+    def num_on_disk(self) -> int:
+        """Blocks that are on disk only."""
+        return self._count(ON_DISK)
 
     def without_tail(self) -> Self:
         """The whole blocks only."""
@@ -46,13 +62,32 @@ class CachedPrefix:
             self, num_tokens=self.num_tokens - self.num_tail, num_tail=0, tail_sources=()
         )
 
+    def _count(self, place: BlockId) -> int:
+        return sum(blocks.count(place) for blocks in (*self.block_ids, self.tail_sources))
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """How far down one search goes."""
+
+    tiers: LowerTiers | None
+    disk: bool
+
+    def below(self, content: BlockContent) -> BlockId:
+        """Where a content is that the pool lacks, or NO_BLOCK."""
+        if self.tiers is None:
+            return NO_BLOCK
+        place = self.tiers.find(content)
+        return NO_BLOCK if place == ON_DISK and not self.disk else place
+
 
 class PrefixFinder:
-    """Looks into the index of a pool.
+    """Looks into the index of a pool, and into the tiers below it.
 
     Args:
         windows: for each KV group the tokens it looks back, its own included; None: all of them.
         partial_tails: whether a hit may end inside a block.
+        tiers: what lies below the pool, if anything.
     """
 
     def __init__(
@@ -62,17 +97,32 @@ class PrefixFinder:
         block_size: int,
         windows: Sequence[int | None],
         partial_tails: bool,
+        tiers: LowerTiers | None = None,
     ) -> None:
         self._pool = pool
         self._block_size = block_size
         self._windows = tuple(windows)
         self._partial_tails = partial_tails
+        self._tiers = tiers
 
-    def find(self, chain: KeyChain | None, token_ids: Sequence[int]) -> CachedPrefix:
-        """The longest beginning of the sequence; without a chain, nothing."""
+    def find(
+        self,
+        chain: KeyChain | None,
+        token_ids: Sequence[int],
+        *,
+        below: bool = True,
+        disk: bool = True,
+    ) -> CachedPrefix:
+        """The longest beginning of the sequence; without a chain, nothing.
+
+        Args:
+            below: whether to look below the pool.
+            disk: whether to look on disk.
+        """
         if chain is None:
             return CachedPrefix(0, ((),) * len(self._windows))
-        hits = self._hits(chain, token_ids)
+        search = _Search(self._tiers if below else None, disk=disk)
+        hits = self._hits(search, chain, token_ids)
         count = self._num_whole_blocks(hits)
         behind = [self._num_behind(window, count) for window in self._windows]
         whole = CachedPrefix(
@@ -82,19 +132,20 @@ class PrefixFinder:
                 for num, blocks in zip(behind, hits, strict=True)
             ),
         )
-        runs = self._runs(chain, token_ids, count) if self._partial_tails else []
-        if not runs:
+        if not self._partial_tails:
             return whole
-        num_tail = min(run.length for run in runs)
+        num_tail, sources = self._tail(search, chain, token_ids, count)
         return replace(
             whole,
             num_tokens=whole.num_tokens + num_tail,
             num_tail=num_tail,
-            tail_sources=tuple(run.block for run in runs),
+            tail_sources=sources,
         )
 
-    def _hits(self, chain: KeyChain, token_ids: Sequence[int]) -> list[list[BlockId]]:
-        """For each group the blocks that it has, of those that every full group has from the start.
+    def _hits(
+        self, search: _Search, chain: KeyChain, token_ids: Sequence[int]
+    ) -> list[list[BlockId]]:
+        """For each group where its blocks are, of those that every full group has from the start.
 
         NO_BLOCK for a block that a window group lacks.
         """
@@ -102,15 +153,24 @@ class PrefixFinder:
         hits: list[list[BlockId]] = [[] for _ in self._windows]
         for group, window in enumerate(self._windows):
             if window is None:
-                hits[group] = self._leading_hits(group, chain, token_ids, limit)
+                hits[group] = self._leading_hits(search, group, chain, token_ids, limit)
                 limit = len(hits[group])
         for group, window in enumerate(self._windows):
             if window is not None:
-                hits[group] = self._pool.hits(group, chain.keys(token_ids, limit))
+                keys = chain.keys(token_ids, limit)
+                hits[group] = [
+                    search.below(BlockContent(group, key)) if block == NO_BLOCK else block
+                    for key, block in zip(keys, self._pool.hits(group, keys), strict=True)
+                ]
         return hits
 
     def _leading_hits(
-        self, group: int, chain: KeyChain, token_ids: Sequence[int], limit: int
+        self,
+        search: _Search,
+        group: int,
+        chain: KeyChain,
+        token_ids: Sequence[int],
+        limit: int,
     ) -> list[BlockId]:
         """Blocks from the start. Makes few keys beyond the first miss: a new prompt may be long."""
         found: list[BlockId] = []
@@ -118,8 +178,12 @@ class PrefixFinder:
             keys = chain.keys(token_ids, min(limit, len(found) + _PIECE))[len(found) :]
             more = self._pool.leading_hits(group, keys)
             found += more
-            if len(more) < len(keys):
+            if len(more) == len(keys):
+                continue
+            place = search.below(BlockContent(group, keys[len(more)]))
+            if place == NO_BLOCK:
                 break
+            found.append(place)
         return found
 
     def _num_whole_blocks(self, hits: Sequence[Sequence[BlockId]]) -> int:
@@ -142,13 +206,26 @@ class PrefixFinder:
             return 0
         return first_needed(count * self._block_size, window, self._block_size)
 
-    def _runs(self, chain: KeyChain, token_ids: Sequence[int], index: int) -> list[Run]:
-        """For each group the cached block most like block `index`; empty if one has none."""
+    def _tail(
+        self, search: _Search, chain: KeyChain, token_ids: Sequence[int], index: int
+    ) -> tuple[int, tuple[BlockId, ...]]:
+        """Tokens of block `index` that can be had, and where from, for each group."""
         start = index * self._block_size
         # Not the sequence's last token, nor a whole block: that would have been found as one.
         end = min(start + self._block_size, len(token_ids)) - 1
         wanted = tuple(token_ids[start:end])
-        parent = chain.parent(token_ids, index)
+        runs = self._runs(chain.parent(token_ids, index), wanted)
+        length = min((run.length for run in runs), default=0)
+        if search.tiers is not None:
+            for longer in range(len(wanted), length, -1):
+                key = chain.tail_key(token_ids, start + longer)
+                places = [search.below(BlockContent(g, key)) for g in range(len(self._windows))]
+                if NO_BLOCK not in places:
+                    return longer, tuple(places)
+        return length, tuple(run.block for run in runs)
+
+    def _runs(self, parent: BlockKey, wanted: tuple[int, ...]) -> list[Run]:
+        """For each group the pool's block that begins most like `wanted`; empty if one has none."""
         runs = []
         for group in range(len(self._windows)):
             run = self._pool.longest_run(BlockContent(group, parent), wanted)

@@ -40,10 +40,11 @@ class KvEvent(NamedTuple):
 
     key: bytes = b""
     parent: bytes | None = None
-    """Key of the block before it, the root of its chain included. For `stored` only."""
+    """Key of the block before it, the root of its chain included. For `stored` in the pool only;
+    other tiers name what the pool has told of."""
 
     token_ids: tuple[int, ...] = ()
-    """The block's own tokens, for `stored` only: as many as it has, so fewer for a partial tail."""
+    """The block's own tokens, where `parent` is told: as many as it has, so fewer for a tail."""
 
     block_ids: tuple[int, ...] = ()
     """Where it lies in its tier: pool blocks or host slots; empty where that says nothing."""

@@ -16,39 +16,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
-from kokuban.core.step import BlockCopy
+from kokuban.core.step import BlockCopy, BlockLoad, BlockMove
 from kokuban.kvcache.blocks import first_needed, max_blocks_touched, num_blocks_for
 from kokuban.kvcache.cached import CachedPrefix, PrefixFinder
-from kokuban.kvcache.pool import BlockContent, BlockPool, Child
+from kokuban.kvcache.contents import BlockContent, Child
+from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain, KeySpace
-
-
-class _Table:
-    """What one request holds."""
-
-    def __init__(self, num_groups: int, chain: KeyChain | None) -> None:
-        self.groups: list[list[BlockId]] = [[] for _ in range(num_groups)]
-        self.num_behind = [0] * num_groups
-        """For each group, the leading entries that are NO_BLOCK."""
-
-        self.num_shown = 0
-        """Logical blocks that `grow` has returned."""
-
-        self.num_published = 0
-        """Logical blocks that have been published."""
-
-        self.num_computed = 0
-        """Tokens that `advance` was told of."""
-
-        self.chain = chain
-
-    @property
-    def num_logical(self) -> int:
-        return len(self.groups[0])
-
-    @property
-    def num_held(self) -> int:
-        return self.num_logical * len(self.groups) - sum(self.num_behind)
+from kokuban.kvcache.table import NOT_RESTORED, Restored, Table
+from kokuban.kvcache.tiers import IN_RAM, ON_DISK, Fetch, LowerTiers
 
 
 class Manager:
@@ -60,6 +35,7 @@ class Manager:
         windows: for each KV group the tokens it looks back, its own included; None: all of them.
         key_space: switches the prefix cache on, and names what it holds.
         partial_tails: whether a hit may end inside a block, which is copied then.
+        tiers: what lies below the pool; of use with a prefix cache only.
     """
 
     def __init__(
@@ -70,6 +46,7 @@ class Manager:
         windows: Sequence[int | None] = (None,),
         key_space: KeySpace | None = None,
         partial_tails: bool = True,
+        tiers: LowerTiers | None = None,
     ) -> None:
         assert windows, "a model has at least one KV group"
         assert all(window is None or window >= 1 for window in windows), f"windows {windows}"
@@ -79,10 +56,12 @@ class Manager:
         self._windows = tuple(windows)
         self._key_space = key_space
         self._partial_tails = partial_tails
+        self._tiers = tiers
+        self._moves: list[BlockMove] = []
         self._finder = PrefixFinder(
-            pool, block_size=block_size, windows=windows, partial_tails=partial_tails
+            pool, block_size=block_size, windows=windows, partial_tails=partial_tails, tiers=tiers
         )
-        self._tables: dict[RequestId, _Table] = {}
+        self._tables: dict[RequestId, Table] = {}
 
     @property
     def num_groups(self) -> int:
@@ -146,21 +125,77 @@ class Manager:
             self._pool.num_holders(block) > 0
             for group in cached.block_ids
             for block in group
-            if block != NO_BLOCK
+            if block >= 0
         )
 
     def num_lent(self, cached: CachedPrefix) -> int:
         """Free blocks that `begin` holds while it copies from them, beside those it keeps."""
-        return sum(self._pool.num_holders(block) == 0 for block in cached.tail_sources)
+        return sum(
+            block >= 0 and self._pool.num_holders(block) == 0 for block in cached.tail_sources
+        )
 
     @property
     def index_version(self) -> int:
         """While it stays the same, `find_cached_prefix` finds the same."""
-        return self._pool.index_version
+        return self._pool.index_version + (self._tiers.version if self._tiers else 0)
 
     def forget_free(self) -> int:
-        """Forget what free blocks hold; returns how many could have been hit."""
+        """Forget what free blocks and the lower tiers hold.
+
+        Returns:
+            How many blocks of the pool could have been hit.
+        """
+        if self._tiers is not None:
+            self._tiers.clear()
         return self._pool.forget_free()
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether there is anything below the pool."""
+        return self._tiers is not None
+
+    @property
+    def has_stores(self) -> bool:
+        """Whether blocks are still to be copied down."""
+        return self._tiers is not None and self._tiers.num_to_store > 0
+
+    def poll(self) -> None:
+        """Take in what the disk has brought and written."""
+        if self._tiers is not None:
+            self._tiers.poll()
+
+    def fetch(
+        self, chain: KeyChain | None, cached: CachedPrefix, token_ids: Sequence[int]
+    ) -> Fetch | None:
+        """Begin to bring up what a cached prefix has on disk; None if too many wait for that."""
+        assert self._tiers is not None, "a prefix from disk without lower tiers"
+        assert chain is not None, "a cached prefix without keys"
+        if not self._tiers.can_fetch():
+            return None
+        wanted = self._wanted(chain, cached, token_ids, (IN_RAM, ON_DISK))
+        return self._tiers.fetch([content for _, _, content in wanted])
+
+    def end_fetch(self, fetch: Fetch) -> None:
+        """Let go of what was fetched: its request begins, or has gone."""
+        assert self._tiers is not None, "a fetch without lower tiers"
+        self._tiers.end_fetch(fetch)
+
+    def take_moves(self, most_stores: int = 0) -> tuple[BlockMove, ...]:
+        """The moves that the next step must make first, in their order.
+
+        Args:
+            most_stores: blocks that may be copied down beside those that must be.
+        """
+        if self._tiers is not None and most_stores:
+            self._moves += self._tiers.drain(most_stores)
+        moves = tuple(self._moves)
+        self._moves.clear()
+        return moves
+
+    def commit_moves(self, moves: Sequence[BlockMove]) -> None:
+        """Note that a step has made these moves."""
+        if self._tiers is not None and moves:
+            self._tiers.committed(moves)
 
     def block_table(self, request_id: RequestId, group: int = 0) -> tuple[BlockId, ...]:
         """The request's block ids in sequence order; NO_BLOCK behind the group's window."""
@@ -172,34 +207,60 @@ class Manager:
             return None
         return KeyChain(self._key_space, tenant, scope=scope)
 
-    def find_cached_prefix(self, chain: KeyChain | None, token_ids: Sequence[int]) -> CachedPrefix:
-        """The longest beginning of the sequence that `begin` could start from. Changes nothing."""
-        return self._finder.find(chain, token_ids)
+    def find_cached_prefix(
+        self,
+        chain: KeyChain | None,
+        token_ids: Sequence[int],
+        *,
+        below: bool = True,
+        disk: bool = False,
+    ) -> CachedPrefix:
+        """The longest beginning of the sequence that `begin` could start from. Changes nothing.
+
+        Args:
+            below, disk: whether to look below the pool, and on disk. `begin` takes no prefix of
+                which a part is on disk.
+        """
+        return self._finder.find(chain, token_ids, below=below, disk=disk)
 
     def begin(
         self,
         request_id: RequestId,
         chain: KeyChain | None = None,
         cached: CachedPrefix | None = None,
-    ) -> tuple[BlockCopy, ...]:
+        token_ids: Sequence[int] = (),
+    ) -> Restored:
         """Open the block tables of a request, which then holds its cached prefix, if any.
 
-        The caller has seen to it that there are free blocks for the tail: see `num_lent`.
+        The caller has seen to it that there are free blocks for the tail and for what comes up
+        from below: see `num_lent` and `num_shared`.
 
-        Returns:
-            Copies to be made, in this order, before anything else that the next step writes.
+        Args:
+            token_ids: the sequence that the prefix was found for.
         """
         assert request_id not in self._tables, f"request {request_id} has a block table already"
-        table = self._tables[request_id] = _Table(self.num_groups, chain)
+        table = self._tables[request_id] = Table(self.num_groups, chain)
         if cached is None:
-            return ()
+            return NOT_RESTORED
         for group, blocks in enumerate(cached.block_ids):
             table.groups[group].extend(blocks)
             table.num_behind[group] = blocks.count(NO_BLOCK)
-            for block in blocks[table.num_behind[group] :]:
-                self._pool.retain(block)
-        table.num_published = table.num_logical
-        return self._copy_tail(table, cached.tail_sources)
+            for block in blocks:
+                if block >= 0:
+                    self._pool.retain(block)
+        sources = [block for block in cached.tail_sources if block >= 0]
+        for source in sources:
+            # Until all blocks are taken: whoever gets it afterwards is filled or writes later.
+            self._pool.retain(source)
+        restored = self._load_blocks(table, cached, token_ids) if cached.num_below else NOT_RESTORED
+        table.num_published = cached.num_tokens // self._block_size
+        if sources:
+            targets = self._allocate(len(sources))
+            for tables, target in zip(table.groups, targets, strict=True):
+                tables.append(target)
+            self._moves += map(BlockCopy, sources, targets)
+            self._pool.release(sources)
+        return restored
 
     def num_tokens_fitting(self, request_id: RequestId, num_tokens: int) -> int:
         """Most tokens, up to `num_tokens` in all, that the request can hold with what is free."""
@@ -223,7 +284,7 @@ class Manager:
         table = self._tables[request_id]
         count = num_blocks_for(num_tokens, self._block_size) - table.num_logical
         if count > 0:
-            taken = self._pool.allocate(count * self.num_groups)
+            taken = self._allocate(count * self.num_groups)
             for group, blocks in enumerate(table.groups):
                 blocks.extend(taken[group * count : (group + 1) * count])
         shown, table.num_shown = table.num_shown, table.num_logical
@@ -253,21 +314,29 @@ class Manager:
             blocks[behind:needed] = [NO_BLOCK] * (needed - behind)
             table.num_behind[group] = needed
 
-    def release(self, request_id: RequestId, token_ids: Sequence[int] = ()) -> None:
+    def release(
+        self, request_id: RequestId, token_ids: Sequence[int] = (), *, down: bool = True
+    ) -> None:
         """Give back all blocks of a request, tail first, and forget its tables.
 
         Args:
+            down: whether lower tiers are to keep them.
             token_ids: the sequence: lets the prefix cache keep its last, partly filled block too.
         """
         table = self._tables.pop(request_id)
         if table.chain is not None and token_ids and self._partial_tails:
             self._publish_tail(table, table.chain, token_ids)
+        worths = range(table.num_logical, 0, -1)
         for blocks, behind in zip(table.groups, table.num_behind, strict=True):
-            self._pool.release(reversed(blocks[behind:]))
+            self._pool.release(reversed(blocks[behind:]), worths)
+        if down and self._tiers is not None and table.chain is not None and token_ids:
+            self._send_down(table, table.chain, self._tiers, token_ids)
 
     def check(self) -> None:
         """Assert every invariant, the pool's too. Linear; for tests and an idle debug engine."""
         self._pool.check()
+        if self._tiers is not None:
+            self._tiers.check()
         holders: Counter[BlockId] = Counter()
         for request_id, table in self._tables.items():
             lengths = {len(blocks) for blocks in table.groups}
@@ -283,7 +352,7 @@ class Manager:
             assert counted == known, f"block {block} is in {counted} tables but held {known} times"
 
     def _publish(
-        self, table: _Table, chain: KeyChain, num_computed: int, token_ids: Sequence[int]
+        self, table: Table, chain: KeyChain, num_computed: int, token_ids: Sequence[int]
     ) -> None:
         full = num_computed // self._block_size
         for index in range(table.num_published, full):
@@ -296,7 +365,7 @@ class Manager:
                 self._pool.publish(blocks[index], BlockContent(group, key), child)
         table.num_published = max(table.num_published, full)
 
-    def _publish_tail(self, table: _Table, chain: KeyChain, token_ids: Sequence[int]) -> None:
+    def _publish_tail(self, table: Table, chain: KeyChain, token_ids: Sequence[int]) -> None:
         """Make the block that was being filled findable, up to the last token computed."""
         index, num_tail = divmod(table.num_computed, self._block_size)
         if num_tail == 0:
@@ -306,18 +375,90 @@ class Manager:
         for group, blocks in enumerate(table.groups):
             self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
 
-    def _copy_tail(self, table: _Table, sources: Sequence[BlockId]) -> tuple[BlockCopy, ...]:
-        """Append a block for each source, which is to be copied into it.
+    def _allocate(self, count: int) -> list[BlockId]:
+        """Blocks of the pool; what they held is copied down before they are written."""
+        blocks = self._pool.allocate(count)
+        if self._tiers is not None:
+            self._moves += self._tiers.before_reuse(blocks)
+        return blocks
 
-        Copies run before the step's writes, and in order. So a source is needed only until all
-        targets are taken: whoever gets it afterwards, in the same step perhaps, writes later.
-        """
-        if not sources:
-            return ()
-        for source in sources:
-            self._pool.retain(source)
-        targets = self._pool.allocate(len(sources))
-        self._pool.release(sources)
-        for blocks, target in zip(table.groups, targets, strict=True):
-            blocks.append(target)
-        return tuple(map(BlockCopy, sources, targets))
+    def _load_blocks(
+        self, table: Table, cached: CachedPrefix, token_ids: Sequence[int]
+    ) -> Restored:
+        """Take blocks for what is below the pool, and have them filled."""
+        assert self._tiers is not None, "blocks from below without lower tiers"
+        assert table.chain is not None, "a cached prefix without keys"
+        chain = table.chain
+        wanted = self._wanted(chain, cached, token_ids, (IN_RAM,))
+        # Held before blocks are taken: taking one may send another block's content down.
+        slots = [self._tiers.hold(content) for _, _, content in wanted]
+        blocks = self._allocate(len(wanted))
+        self._moves += map(BlockLoad, slots, blocks)
+        for (group, index, content), block in zip(wanted, blocks, strict=True):
+            if index == len(table.groups[group]):  # The tail.
+                table.groups[group].append(block)
+                continue
+            table.groups[group][index] = block
+            self._pool.publish(block, content, self._child(chain, group, index, token_ids))
+        return self._origin(cached, wanted, slots)
+
+    def _wanted(
+        self,
+        chain: KeyChain,
+        cached: CachedPrefix,
+        token_ids: Sequence[int],
+        places: Sequence[BlockId],
+    ) -> list[tuple[int, int, BlockContent]]:
+        """Group, logical block and content of what a prefix has in these places, in order."""
+        num_whole = len(cached.block_ids[0])
+        wanted = [
+            (index, group, BlockContent(group, chain.key(token_ids, index)))
+            for group, blocks in enumerate(cached.block_ids)
+            for index, block in enumerate(blocks)
+            if block in places
+        ]
+        if cached.tail_sources and cached.tail_sources[0] < 0:
+            key = chain.tail_key(token_ids, cached.num_tokens)
+            wanted += [
+                (num_whole, group, BlockContent(group, key)) for group in range(self.num_groups)
+            ]
+        return [(group, index, content) for index, group, content in sorted(wanted)]
+
+    def _origin(
+        self,
+        cached: CachedPrefix,
+        wanted: Sequence[tuple[int, int, BlockContent]],
+        slots: Sequence[int],
+    ) -> Restored:
+        """How many tokens came up, counted once for all groups; from disk if any of them did."""
+        assert self._tiers is not None
+        fresh = [self._tiers.came_from_disk(slot) for slot in slots]
+        disk = {index for (_, index, _), is_fresh in zip(wanted, fresh, strict=True) if is_fresh}
+        ram = {index for _, index, _ in wanted} - disk
+
+        def count(indices: set[int]) -> int:
+            return sum(
+                min(self._block_size, cached.num_tokens - index * self._block_size)
+                for index in indices
+            )
+
+        return Restored(count(ram), count(disk))
+
+    def _send_down(
+        self, table: Table, chain: KeyChain, tiers: LowerTiers, token_ids: Sequence[int]
+    ) -> None:
+        """Have those blocks copied down that a released request was the last to hold."""
+        full = table.num_published
+        keys = dict(enumerate(chain.keys(token_ids, full) if full else ()))
+        if token_ids and table.num_computed > full * self._block_size:
+            keys[full] = chain.tail_key(token_ids, table.num_computed)
+        for index in sorted(keys, reverse=True):
+            for group, blocks in enumerate(table.groups):
+                block = blocks[index]
+                if block != NO_BLOCK and self._pool.num_holders(block) == 0:
+                    tiers.freed(block, BlockContent(group, keys[index]))
+
+    def _child(self, chain: KeyChain, group: int, index: int, token_ids: Sequence[int]) -> Child:
+        start = index * self._block_size
+        parent = BlockContent(group, chain.parent(token_ids, index))
+        return Child(parent, tuple(token_ids[start : start + self._block_size]))

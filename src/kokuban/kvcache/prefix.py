@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kokuban.kvcache.pool import BlockKey
+from kokuban.kvcache.contents import BlockKey
 
 _DIGEST_BYTES = 32
 _ROOT = b"kokuban.root"
@@ -100,6 +100,17 @@ class KeyChain:
     def parent(self, token_ids: Sequence[int], index: int) -> BlockKey:
         """Key of the block before block `index`, which need not be full; the root for index 0."""
         return self.key(token_ids, index - 1) if index else self._root
+
+    def tail_key(self, token_ids: Sequence[int], num_tokens: int) -> BlockKey:
+        """Key of the last block of the first `num_tokens` tokens, which need not be full.
+
+        No partly filled block has the key of a full one, or of one with more or fewer tokens.
+        """
+        index, filled = divmod(num_tokens, self._space.block_size)
+        if filled == 0:
+            return self.key(token_ids, index - 1)
+        start = index * self._space.block_size
+        return self._space.child(self.parent(token_ids, index), token_ids[start:num_tokens])
 
     def _extend(self, token_ids: Sequence[int], count: int) -> None:
         size = self._space.block_size

@@ -6,6 +6,7 @@ file is missing or says "max", there is no limit.
 """
 
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -46,6 +47,15 @@ def available_memory_bytes(*, root: Path = _ROOT) -> int:
     """
     free = [left for group in _groups(root, "memory") if (left := _memory_left(group)) is not None]
     return max(0, min([_system_memory(root), *free]))
+
+
+def cpu_name(*, root: Path = _ROOT) -> str:
+    """What the CPU calls itself; its architecture where it does not say."""
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name" and value.strip():
+            return value.strip()
+    return platform.machine()
 
 
 def _affinity() -> int:

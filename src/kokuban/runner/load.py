@@ -50,6 +50,8 @@ class LoadedWeights:
     """Of the matrices, as they lie in the file."""
 
     packed_bytes: int
+    bytes_by_name: Mapping[str, int]
+    """Of each weight, as it is read in every step."""
 
 
 def load_weights(
@@ -94,6 +96,10 @@ def load_weights(
         vectors=vectors,
         file_bytes=total,
         packed_bytes=sum(matrix.num_bytes for matrix in matrices.values()),
+        bytes_by_name={
+            name: matrices[name].num_bytes if name in matrices else source.tensor(name).data.nbytes
+            for name in program.weights
+        },
     )
 
 

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from kokuban import _native
 from kokuban.core.config import KV_DTYPES
 from kokuban.core.request import Request, RequestId
-from kokuban.core.step import Chunk, ChunkOutput, SampledToken, StepPlan, StepResult
+from kokuban.core.step import (
+    BlockCopy,
+    BlockMove,
+    BlockStore,
+    Chunk,
+    ChunkOutput,
+    SampledToken,
+    StepPlan,
+    StepResult,
+)
 from kokuban.kvcache.storage import KvStorage
 from kokuban.program.program import Program
 from kokuban.program.rope import inverse_frequencies
@@ -55,6 +64,7 @@ class NativeExecutor:
 
     Args:
         storage: the KV memory; its layout fits the program's groups.
+        host: slots of host memory below it, of the same layout; None without lower tiers.
         pool: native threads; the caller of `submit` is worker 0.
         isa_cap: best instruction set level to use; -1: what there is.
         max_context_tokens: no position at or above it is ever computed.
@@ -71,6 +81,7 @@ class NativeExecutor:
         weights: LoadedWeights,
         storage: KvStorage,
         *,
+        host: KvStorage | None = None,
         pool: Any,
         isa_cap: int = -1,
         max_context_tokens: int,
@@ -79,6 +90,7 @@ class NativeExecutor:
     ) -> None:
         layout = storage.layout
         self._storage = storage
+        self._host = host
         self._block_size = layout.block_size
         self._num_groups = len(program.kv.groups)
         self._rows: Rows[RowState] = Rows(self._num_groups)
@@ -110,9 +122,12 @@ class NativeExecutor:
         """Compute the step."""
         assert self._result is None, "the result of the step before was not collected"
         self._follow(plan)
-        head = list(self._head_rows(plan))
-        self._run_body(plan, head)
-        self._result = StepResult(plan.step, self._run_head(head))
+        outputs: dict[RequestId, ChunkOutput] = {}
+        if plan.chunks:
+            head = list(self._head_rows(plan))
+            self._run_body(plan, head)
+            outputs = self._run_head(head)
+        self._result = StepResult(plan.step, outputs)
 
     def collect(self) -> StepResult:
         """Hand over what `submit` computed."""
@@ -142,8 +157,18 @@ class NativeExecutor:
             request = admission.request
             sampling = SamplingState(request, admission.output_token_ids)
             self._rows.add(request.id, RowState(request, sampling))
-        for copy in plan.copies:
-            self._storage.copy_block(copy.source, copy.target)
+        for move in plan.moves:
+            self._move(move)
+
+    def _move(self, move: BlockMove) -> None:
+        if isinstance(move, BlockCopy):
+            self._storage.copy_block(move.source, move.target)
+            return
+        assert self._host is not None, "a block is moved to or from host memory, and there is none"
+        if isinstance(move, BlockStore):
+            self._host.block(move.slot)[:] = self._storage.block(move.block)
+        else:
+            self._storage.block(move.block)[:] = self._host.block(move.slot)
 
     def _run_body(self, plan: StepPlan, head: Sequence[HeadRow]) -> None:
         arrays = build_input(plan, self._rows, self._num_groups, self._block_size)

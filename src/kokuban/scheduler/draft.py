@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.request import RequestId
-from kokuban.core.step import Admission, BlockCopy, Chunk, StepPlan
+from kokuban.core.step import Admission, BlockMove, Chunk, StepPlan
 from kokuban.scheduler.state import RequestState
 
 
@@ -19,7 +19,6 @@ class Draft:
     """The requests of the chunks."""
 
     admitted: list[Admission] = field(default_factory=list)
-    copies: list[BlockCopy] = field(default_factory=list)
     preempted: list[RequestId] = field(default_factory=list)
 
     @classmethod
@@ -45,14 +44,16 @@ class Draft:
             del self.states[state.id]
             self._spend(state, -len(chunk.token_ids))
 
-    def finish(self, step: int, ended: tuple[RequestId, ...]) -> StepPlan:
+    def finish(
+        self, step: int, ended: tuple[RequestId, ...], moves: tuple[BlockMove, ...]
+    ) -> StepPlan:
         """The plan. `ended` are all rows that ended since the last one."""
         return StepPlan(
             step=step,
             chunks=tuple(self.chunks.values()),
             admitted=tuple(self.admitted),
             ended=ended,
-            copies=tuple(self.copies),
+            moves=moves,
             preempted=tuple(self.preempted),
         )
 

@@ -4,7 +4,8 @@ In this order: every running request that needs only its last token gets it; the
 under way get what is left of the budget; then waiting requests are admitted into the rest. Blocks
 are taken in the same order, so decoding never waits for a prefill.
 
-When blocks run out, a decoding request preempts the last by rank, itself perhaps. A prefill takes
+When blocks run out, a decoding request preempts the one that is cheapest to bring back, itself
+perhaps. A prefill takes
 a shorter chunk, or waits for a step; it preempts only requests of a less important priority. A
 step that preempted admits nobody: the blocks belong to those that ran out.
 
@@ -18,6 +19,7 @@ from kokuban.kvcache.manager import Manager
 from kokuban.scheduler.draft import Draft
 from kokuban.scheduler.fairness import TenantShares
 from kokuban.scheduler.pace import Pace
+from kokuban.scheduler.prefixes import Prefixes
 from kokuban.scheduler.queue import LOOKAHEAD, WaitingQueue
 from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.state import RequestState
@@ -34,6 +36,7 @@ class Planner:
         running: RunningList,
         shares: TenantShares,
         pace: Pace,
+        prefixes: Prefixes,
     ) -> None:
         self._config = config
         self._manager = manager
@@ -41,6 +44,7 @@ class Planner:
         self._running = running
         self._shares = shares
         self._pace = pace
+        self._prefixes = prefixes
         self._max_chunk = min(config.token_budget, config.max_prefill_tokens or config.token_budget)
 
     def plan(self, now_s: float) -> Draft:
@@ -65,8 +69,7 @@ class Planner:
                 if self._manager.can_grow(state.id, state.num_computed + 1):
                     self._add_chunk(draft, state, 1)
                     break
-                # The victim has no chunk yet: it comes after this request, or is it.
-                self._preempt(self._running.victim, draft, now_s)
+                self._preempt(self._victim(), draft, now_s)
 
     def _plan_prefills(self, draft: Draft, now_s: float) -> None:
         for state in self._running:
@@ -75,8 +78,8 @@ class Planner:
             if not state.running or state.decodes:
                 continue
             size = self._chunk_size(draft, state)
-            while size == 0 and self._running.victim.request.priority > state.request.priority:
-                self._preempt(self._running.victim, draft, now_s)
+            while size == 0 and self._running.last.request.priority > state.request.priority:
+                self._preempt(self._victim(), draft, now_s)
                 size = self._chunk_size(draft, state)
             if size:
                 self._add_chunk(draft, state, size)
@@ -90,7 +93,9 @@ class Planner:
         for state in self._queue.candidates():
             if draft.prefill_room == 0 or len(self._running) == self._config.max_running_requests:
                 return
-            cached = self._find_cached_prefix(state)
+            cached = self._prefixes.find(state)
+            if cached is None:
+                continue  # It waits for the disk; others may pass meanwhile.
             needed = self._num_needed(state) - self._manager.num_shared(cached)
             if needed + self._manager.num_lent(cached) > spare:
                 cached = cached.without_tail()
@@ -117,11 +122,12 @@ class Planner:
     def _begin(self, draft: Draft, state: RequestState, cached: CachedPrefix, now_s: float) -> None:
         self._queue.remove(state)
         self._pace.note_admission(now_s, others_wait=len(self._queue) > 0)
-        draft.copies += self._manager.begin(state.id, state.chain, cached)
+        restored = self._manager.begin(state.id, state.chain, cached, state.token_ids)
+        self._prefixes.drop(state)
         if state.num_preemptions == 0:
             num_new = state.num_prompt - cached.num_tokens
             self._shares.charge(state.request.tenant, input_tokens=num_new)
-        state.begin(now_s, cached.num_tokens)
+        state.begin(now_s, cached.num_tokens, restored)
         self._running.add(state)
         draft.admitted.append(Admission(state.request, state.output_token_ids))
         size = self._chunk_size(draft, state)
@@ -131,7 +137,7 @@ class Planner:
     def _preempt(self, state: RequestState, draft: Draft, now_s: float) -> None:
         draft.drop(state)
         draft.preempted.append(state.id)
-        self._manager.release(state.id, state.token_ids)
+        self._manager.release(state.id, state.token_ids, down=self._prefixes.keeps(state))
         self._running.remove(state)
         state.preempt(now_s)
         self._queue.push_front(state)
@@ -152,15 +158,8 @@ class Planner:
         )
         draft.add(state, chunk)
 
-    def _find_cached_prefix(self, state: RequestState) -> CachedPrefix:
-        """What the cache has of a waiting request, looked up again only if the index changed."""
-        version = self._manager.index_version
-        if state.found is None or state.found[0] != version:
-            # Cached positions have no logits, so a prompt that is to be scored is computed whole.
-            scored = state.request.params.prompt_logprobs is not None
-            chain = None if scored else state.chain
-            state.found = version, self._manager.find_cached_prefix(chain, state.token_ids)
-        return state.found[1]
+    def _victim(self) -> RequestState:
+        return self._running.victim(self._prefixes.bring_back_s)
 
     def _num_spare_blocks(self) -> int:
         """Free blocks that newcomers may have.

@@ -1,13 +1,13 @@
 """The requests that hold blocks, and which of them gives way when blocks run out.
 
-The victim is always the last one by rank: the least important, and among equals the one that came
-last, which usually has least to compute again. Rank is a total order that no preemption changes.
-So the first request is never preempted and comes to its end, then the next one is the first:
-requests cannot take blocks from each other for ever.
+The victim is the cheapest to bring back of the least important ones. Rank is a total order that no
+preemption changes, and the first by rank is never the victim while others run: so it comes to its
+end, then the next one is the first, and requests cannot take blocks from each other for ever. Who
+was preempted before counts for more, so that not always the same request gives way.
 """
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kokuban.scheduler.state import RequestState
 
@@ -26,9 +26,23 @@ class RunningList:
         return iter(tuple(self._states))
 
     @property
-    def victim(self) -> RequestState:
-        """The request to be preempted next. There must be one."""
+    def last(self) -> RequestState:
+        """The request of the highest rank: none is less important. There must be one."""
         return self._states[-1]
+
+    def victim(self, cost: Callable[[RequestState], float]) -> RequestState:
+        """The request to be preempted next. There must be one.
+
+        Args:
+            cost: of bringing a request back; among equals the last by rank gives way.
+        """
+        lowest = self.last.request.priority
+        candidates = [state for state in self._states[1:] if state.request.priority == lowest]
+        if not candidates:
+            return self.last
+        return min(
+            reversed(candidates), key=lambda state: cost(state) * (1 + state.num_preemptions)
+        )
 
     def add(self, state: RequestState) -> None:
         bisect.insort(self._states, state, key=_rank)

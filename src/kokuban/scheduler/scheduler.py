@@ -23,11 +23,19 @@ from kokuban.kvcache.manager import Manager
 from kokuban.scheduler.fairness import TenantShares
 from kokuban.scheduler.pace import Pace
 from kokuban.scheduler.planner import Planner
+from kokuban.scheduler.prefixes import Prefixes
+from kokuban.scheduler.prices import FreeMoves, Prices
 from kokuban.scheduler.queue import WaitingQueue
 from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.state import RequestState
 
 _NO_OUTPUT = ChunkOutput()
+
+STORES_A_STEP = 32
+"""Blocks that are copied down beside a step's work: some milliseconds at most."""
+
+STORES_WHEN_IDLE = 256
+"""The same when there is no work: a request that comes meanwhile waits so long."""
 
 
 @dataclass(slots=True)
@@ -64,10 +72,16 @@ class Scheduler:
         config: limits of a step and of the queue.
         manager: block tables of a pool that nobody else uses.
         max_context_tokens: prompt and output of one request together, as the model allows.
+        prices: of computing tokens again and of moving blocks.
     """
 
     def __init__(
-        self, config: SchedulerConfig, manager: Manager, *, max_context_tokens: int
+        self,
+        config: SchedulerConfig,
+        manager: Manager,
+        *,
+        max_context_tokens: int,
+        prices: Prices | None = None,
     ) -> None:
         self._config = config
         self._manager = manager
@@ -81,8 +95,9 @@ class Scheduler:
         self._queue = WaitingQueue(self._shares)
         self._running = RunningList()
         self._pace = Pace()
+        self._prefixes = Prefixes(manager, prices or FreeMoves())
         self._planner = Planner(
-            config, manager, self._queue, self._running, self._shares, self._pace
+            config, manager, self._queue, self._running, self._shares, self._pace, self._prefixes
         )
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
@@ -98,6 +113,11 @@ class Scheduler:
     def has_requests(self) -> bool:
         """Whether anything runs or waits, so that `plan` would have something to do."""
         return bool(self._requests)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `plan` would have something to do: requests, or blocks to be copied down."""
+        return bool(self._requests) or self._manager.has_stores
 
     def stats(self) -> SchedulerStats:
         """Counts of now, and totals."""
@@ -140,6 +160,11 @@ class Scheduler:
         self._remove(state)
         return True
 
+    def cancel_all(self) -> None:
+        """Forget every request; no event tells of it."""
+        for request_id in tuple(self._requests):
+            self.cancel(request_id)
+
     def expire(self, now_s: float) -> list[TokenEvent]:
         """End the requests that waited past their deadline, each with an error event.
 
@@ -162,21 +187,24 @@ class Scheduler:
         """Choose the next step and hold the blocks that it writes.
 
         Returns:
-            None if nothing runs and nothing waits. Otherwise a plan in which the chunks' token
-            counts add up to `token_budget` at most, and no request occurs twice.
+            A plan in which the chunks' token counts add up to `token_budget` at most, and no
+            request occurs twice; without chunks it only moves blocks. None if there is nothing to
+            do, or nothing until the disk has answered.
         """
         assert self._in_flight is None, "the step before has not been committed"
+        self._manager.poll()
         draft = self._planner.plan(now_s)
         self._ended_rows += draft.preempted
         self._totals.preemptions += len(draft.preempted)
-        if not draft.chunks:
+        moves = self._manager.take_moves(STORES_A_STEP if draft.chunks else STORES_WHEN_IDLE)
+        if not draft.chunks and not moves:
             return None
         for admission in draft.admitted:
             state = self._requests[admission.request.id]
             if state.num_preemptions == 0:
                 self._totals.prompt_tokens += state.num_prompt
                 self._totals.cached_tokens += state.cached_tokens
-        plan = draft.finish(self._totals.steps, tuple(self._ended_rows))
+        plan = draft.finish(self._totals.steps, tuple(self._ended_rows), moves)
         self._totals.steps += 1
         self._ended_rows.clear()
         self._in_flight = draft.states
@@ -195,6 +223,7 @@ class Scheduler:
         assert states is not None, "no step is in flight"
         assert plan.step == result.step == self._totals.steps - 1, "another step is in flight"
         self._in_flight = None
+        self._manager.commit_moves(plan.moves)
         events = []
         for chunk in plan.chunks:
             state = states[chunk.request_id]
@@ -258,9 +287,11 @@ class Scheduler:
         self._shares.leave(state.request.tenant)
         if state.id in self._queue:
             self._queue.remove(state)
+            self._prefixes.drop(state)
         else:
             self._running.remove(state)
-            self._manager.release(state.id, state.token_ids if keep_tail else ())
+            kept = state.token_ids if keep_tail else ()
+            self._manager.release(state.id, kept, down=self._prefixes.keeps(state))
             self._ended_rows.append(state.id)
 
     def _max_output_tokens(self, request: Request) -> int:

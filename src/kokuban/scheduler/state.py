@@ -6,6 +6,8 @@ from kokuban.core.request import FinishReason, Request, RequestId
 from kokuban.core.step import SampledToken, Usage
 from kokuban.kvcache.cached import CachedPrefix
 from kokuban.kvcache.prefix import KeyChain
+from kokuban.kvcache.table import NOT_RESTORED, Restored
+from kokuban.kvcache.tiers import Fetch
 
 
 class Stopwatch:
@@ -63,8 +65,14 @@ class RequestState:
         self.cached_tokens = 0
         """Tokens that the prefix cache had at the first admission."""
 
+        self.restored = NOT_RESTORED
+        """Those of them that came up from below the pool."""
+
         self.found: tuple[int, CachedPrefix] | None = None
         """What the prefix cache had when it was asked last, and the version of its index then."""
+
+        self.fetch: Fetch | None = None
+        """What it waits for, or has waited for, to come up from disk."""
 
         self.running = False
         self.num_skips = 0
@@ -98,6 +106,13 @@ class RequestState:
         return tuple(self.token_ids[self.num_prompt :])
 
     @property
+    def cache_write_tokens(self) -> int:
+        """Prompt tokens that it has computed for others to find."""
+        if self.chain is None:
+            return 0
+        return max(0, min(self.num_prompt, self._num_ever_computed) - self.cached_tokens)
+
+    @property
     def num_uncomputed(self) -> int:
         return len(self.token_ids) - self.num_computed
 
@@ -106,7 +121,7 @@ class RequestState:
         """Whether all that is left to compute is the token that was sampled last."""
         return self.num_uncomputed == 1 and self.num_output > 0
 
-    def begin(self, now_s: float, num_cached: int) -> None:
+    def begin(self, now_s: float, num_cached: int, restored: Restored = NOT_RESTORED) -> None:
         """Leave the queue: the first `num_cached` tokens need not be computed."""
         self._watch.end_queue(now_s)
         self.running = True
@@ -115,6 +130,7 @@ class RequestState:
         self.num_skips = 0
         if self.num_preemptions == 0:
             self.cached_tokens = num_cached
+            self.restored = restored
 
     def preempt(self, now_s: float) -> None:
         """Go back to the queue with nothing computed; the output so far is kept."""
@@ -166,6 +182,9 @@ class RequestState:
             prompt_tokens=self.num_prompt,
             output_tokens=self.num_output,
             cached_tokens=self.cached_tokens,
+            cached_ram_tokens=self.restored.ram_tokens,
+            cached_disk_tokens=self.restored.disk_tokens,
+            cache_write_tokens=self.cache_write_tokens,
             preemptions=self.num_preemptions,
             recomputed_tokens=self.recomputed_tokens,
             queue_s=self._watch.queue_s,

@@ -16,14 +16,16 @@ router = APIRouter()
 async def reset_prefix_cache(request: Request) -> Response:
     """Forget all cached KV that no running request holds; tells how many blocks that was."""
     serving = serving_of(request)
-    _check_allowed(serving)
+    check_admin(serving)
     num_blocks = await serving.model.client.reset_prefix_cache()
+    serving.history.note_reset(serving.clock.now())
     return Response(
         msgspec.json.encode({"forgotten_blocks": num_blocks}), media_type="application/json"
     )
 
 
-def _check_allowed(serving: Serving) -> None:
+def check_admin(serving: Serving) -> None:
+    """Raises `HttpError` on a server that strangers can call."""
     settings = serving.settings
     if not settings.api_keys and not settings.on_loopback:
         raise HttpError(

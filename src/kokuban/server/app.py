@@ -15,14 +15,24 @@ from starlette.middleware.cors import CORSMiddleware
 
 from kokuban import __version__
 from kokuban.observe.clock import Clock
-from kokuban.server import admin, chat, completions, health, models, page, tokenize
+from kokuban.server import (
+    admin,
+    chat,
+    completions,
+    explain,
+    health,
+    kv_events,
+    models,
+    page,
+    tokenize,
+)
 from kokuban.server.description import describe
 from kokuban.server.errors import failure
 from kokuban.server.guard import Guard
 from kokuban.server.serving import new_serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
-MODULES = (chat, completions, models, tokenize, health, admin, page)
+MODULES = (chat, completions, models, tokenize, health, explain, admin, kv_events, page)
 """Each has a `router`."""
 
 

@@ -54,7 +54,7 @@ async def chat_completions(request: Request) -> Response:
     if body.tool_choice == "none":
         body.tools = None
     prompt = await serving.encode_chat(body, len(raw))
-    record.prompt_tokens = len(prompt)
+    serving.begin(record, [prompt], body.cache_salt)
     deltas = generate(
         serving.model.client,
         serving.model.tokenizer,

@@ -46,7 +46,7 @@ async def completions(request: Request) -> Response:
     params = _params(body, serving.info.vocab_size)
     record = serving.new_record(request, "completions", params)
     prompts = await off_loop(partial(_prompts, serving, body, params.n), len(raw))
-    record.prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    serving.begin(record, [prompt.token_ids for prompt in prompts], body.cache_salt)
     form = CompletionForm(serving, body, record, prompts, params)
     if _is_echo_only(body):
         deltas = _nothing(len(prompts) * params.n)

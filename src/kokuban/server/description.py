@@ -6,7 +6,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from kokuban.server import openai_models, openai_responses
+from kokuban.server import explain, openai_models, openai_responses
 
 REF = "#/components/schemas/{}"
 
@@ -24,9 +24,13 @@ _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "/v1/models/{model}": openai_responses.ModelCard,
     "/tokenize": openai_responses.Tokens,
     "/detokenize": openai_responses.Text,
+    "/v1/explain/{request_id}": explain.Explanation,
 }
 
 _STREAMS = frozenset({"/v1/chat/completions", "/v1/completions"})
+
+_FEEDS = frozenset({"/v1/kv_events"})
+"""Streams that are never anything else."""
 
 _ERROR = {
     "type": "object",
@@ -82,6 +86,9 @@ def _describe_operation(path: str, operation: dict[str, Any]) -> None:
         if path in _STREAMS:
             content["text/event-stream"] = {"schema": {"type": "string"}}
         responses["200"] = {"description": "The answer.", "content": content}
+    if path in _FEEDS:
+        content = {"text/event-stream": {"schema": {"type": "string"}}}
+        responses["200"] = {"description": "The events.", "content": content}
     responses["default"] = {
         "description": "Anything that is no success.",
         "content": {"application/json": {"schema": _ref("ErrorEnvelope")}},

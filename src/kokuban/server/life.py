@@ -79,7 +79,13 @@ class Drain:
         self._connections: set[Connection] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self.draining = False
+        self.begun = asyncio.Event()
+        """Set when nothing new is taken any more: what would never end by itself ends then."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether it has begun."""
+        return self.begun.is_set()
 
     @property
     def in_flight(self) -> int:
@@ -88,7 +94,7 @@ class Drain:
 
     def begin(self) -> None:
         """Take nothing new from now on; what runs goes on."""
-        self.draining = True
+        self.begun.set()
 
     def enter(self, connection: Connection) -> None:
         """Count a request.

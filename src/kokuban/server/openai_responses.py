@@ -40,6 +40,31 @@ DONE = b"data: [DONE]\n\n"
 
 class PromptDetails(Struct, frozen=True):
     cached_tokens: int = 0
+    """Prompt tokens whose KV was found, in whatever tier."""
+
+    cache_write_tokens: int = 0
+    """Prompt tokens whose KV can be found from now on and could not before."""
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """Beyond OpenAI: what the answer cost. See `receipt.merge` for several choices."""
+
+    cached_pool_tokens: int
+    cached_ram_tokens: int
+    cached_disk_tokens: int
+    """The three add up to `cached_tokens`."""
+
+    resumed_from: str | None
+    """The lowest tier that KV was found in: "pool", "ram" or "disk"; null: nothing was found."""
+
+    queue_ms: float
+    prefill_ms: float
+    """From admission to the first token."""
+
+    decode_ms: float
+    preemptions: int
+    recomputed_tokens: int
+    """Tokens that were computed again after a preemption."""
 
 
 class UsageBody(Struct, frozen=True):
@@ -49,15 +74,7 @@ class UsageBody(Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
-
-
-def usage_body(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> UsageBody:
-    return UsageBody(
-        prompt_tokens,
-        completion_tokens,
-        prompt_tokens + completion_tokens,
-        PromptDetails(cached_tokens),
-    )
+    kokuban: Receipt
 
 
 class TopLogprob(Struct, frozen=True):

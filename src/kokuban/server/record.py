@@ -1,12 +1,15 @@
-"""What is known about one request: becomes its log line and its share of the metrics.
+"""What is known about one request: becomes its log line, its receipt and its share of the metrics.
 
-The line holds ids, counts and times, never a word of a prompt or an answer.
+The line holds ids, counts and times, never a word of a prompt or an answer. The tokens are kept for
+the tenant's own questions only: see `history`.
 """
 
 import logging
-from collections.abc import AsyncGenerator
+import time
+from array import array
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kokuban.core.errors import ShuttingDown, StepFailed
 from kokuban.core.request import FinishReason
@@ -14,12 +17,16 @@ from kokuban.core.step import Usage
 from kokuban.engine.generation import TextDelta
 from kokuban.observe.clock import Clock
 from kokuban.observe.metrics import ServingMetrics
-from kokuban.server.openai_responses import UsageBody, usage_body
+from kokuban.server.openai_responses import UsageBody
+from kokuban.server.receipt import merge, usage_body
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
+TOKEN_BYTES = array("i").itemsize
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Record:
     """One request that generates. Written by the task that answers it."""
 
@@ -31,14 +38,34 @@ class Record:
     n: int
     max_tokens: int | None
     started_s: float
+    tenant: str = ""
+    scope: str = ""
+    """The salt that parts the tenant's prefix cache."""
+
+    scores: bool = False
+    """Whether the prompt's logprobs were asked for, so that the cache is not read."""
+
+    created: int = field(default_factory=lambda: int(time.time()))
     prompt_tokens: int = 0
-    cached_tokens: int = 0
     output_tokens: int = 0
+    submitted_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
-    usages: list[Usage] = field(default_factory=list)
+    ended_s: float | None = None
+    usages: dict[int, Usage] = field(default_factory=dict)
+    """By choice: the latest that the engine told."""
+
     finishes: set[str] = field(default_factory=set)
-    ended: bool = False
+    finish: str | None = None
+    """How it ended: "stop", "length", "abort", "error" or "refused"."""
+
+    prompts: list[bytes] = field(default_factory=list)
+    """Ids as native ints of TOKEN_BYTES bytes; empty when nothing is to be remembered."""
+
+    outputs: "dict[int, array[int]]" = field(default_factory=dict)
+    """By choice. Grow at their ends only, and only while there are `prompts`."""
+
+    on_end: "Callable[[Record], None] | None" = None
     _last_by_choice: dict[int, float] = field(default_factory=dict)
 
     async def watch(self, deltas: AsyncGenerator[TextDelta]) -> AsyncGenerator[TextDelta]:
@@ -71,16 +98,35 @@ class Record:
             self.last_token_s = now_s
             self.output_tokens += len(delta.tokens)
             self.metrics.add("generation_tokens", len(delta.tokens))
+            if self.prompts:
+                output = self.outputs.setdefault(delta.choice, array("i"))
+                output.extend(token.token_id for token in delta.tokens)
+        if delta.usage is not None:
+            self.usages[delta.choice] = delta.usage
         if delta.finish is not None:
             self.finishes.add(delta.finish.value)
-            if delta.usage is not None:
-                self.usages.append(delta.usage)
-                if delta.choice % self.n == 0:  # The choices of a prompt share it.
-                    self.cached_tokens += delta.usage.cached_tokens
+
+    @property
+    def num_remembered(self) -> int:
+        """Tokens that are kept, prompts and outputs together."""
+        prompts = sum(map(len, self.prompts)) // TOKEN_BYTES
+        return prompts + sum(map(len, self.outputs.values()))
+
+    def usage(self) -> Usage | None:
+        """What the engine told so far, over all choices; None when it has told nothing.
+
+        The engine does not see the end of a text that a stop string ends: then the time to decode
+        is taken between the first and the last token that came.
+        """
+        merged = merge(self.usages, self.n)
+        if merged is None or merged.decode_s or self.first_token_s is None:
+            return merged
+        last_s = self.last_token_s or self.first_token_s
+        return replace(merged, decode_s=last_s - self.first_token_s)
 
     def usage_body(self) -> UsageBody:
         """The counts so far, as the API shows them."""
-        return usage_body(self.prompt_tokens, self.output_tokens, self.cached_tokens)
+        return usage_body(self.prompt_tokens, self.output_tokens, self.usage())
 
     def end(self, reason: str | None = None) -> None:
         """Write the line and the numbers; a second call does nothing.
@@ -89,17 +135,19 @@ class Record:
             reason: "abort", "error", or "refused" for what the engine never took up; None for an
                 answer that was completed.
         """
-        if self.ended:
+        if self.finish is not None:
             return
-        self.ended = True
-        finish = reason or ("length" if self.finishes == {"length"} else "stop")
-        e2e_s = self.clock.now() - self.started_s
+        finish = self.finish = reason or ("length" if self.finishes == {"length"} else "stop")
+        self.ended_s = self.clock.now()
+        if self.on_end is not None:
+            self.on_end(self)
+        e2e_s = self.ended_s - self.started_s
+        usage = self.usage()
         if reason != "refused":
             self.metrics.finished(finish)
-        ttft_s = self.first_token_s - self.started_s if self.first_token_s is not None else None
-        tpot_s = self._tpot_s()
+        tpot_s = self.tpot_s
         if reason is None:
-            self._observe(e2e_s, tpot_s)
+            self._observe(e2e_s, tpot_s, usage)
         _log.info(
             "%s id=%s client_id=%s n=%d prompt=%d cached=%d output=%d queue_ms=%s ttft_ms=%s "
             "tpot_ms=%s e2e_ms=%s finish=%s",
@@ -108,16 +156,22 @@ class Record:
             self.client_id,
             self.n,
             self.prompt_tokens,
-            self.cached_tokens,
+            usage.cached_tokens if usage else 0,
             self.output_tokens,
-            _ms(self.usages[0].queue_s if self.usages else None),
-            _ms(ttft_s),
+            _ms(usage.queue_s if usage else None),
+            _ms(self.ttft_s),
             _ms(tpot_s),
             _ms(e2e_s),
             finish,
         )
 
-    def _tpot_s(self) -> float | None:
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to the first token."""
+        return None if self.first_token_s is None else self.first_token_s - self.started_s
+
+    @property
+    def tpot_s(self) -> float | None:
         """(End to end - time to first token) / (output tokens of one choice - 1)."""
         if self.first_token_s is None or self.last_token_s is None:
             return None
@@ -126,18 +180,18 @@ class Record:
             return None
         return (self.last_token_s - self.first_token_s) / (per_choice - 1)
 
-    def _observe(self, e2e_s: float, tpot_s: float | None) -> None:
+    def _observe(self, e2e_s: float, tpot_s: float | None, usage: Usage | None) -> None:
         metrics = self.metrics
         metrics.observe("e2e_request_latency_seconds", e2e_s)
         metrics.observe("request_prompt_tokens", self.prompt_tokens)
         metrics.observe("request_generation_tokens", self.output_tokens)
         metrics.observe("request_params_n", self.n)
-        metrics.add("prompt_tokens_cached", self.cached_tokens)
         if self.max_tokens is not None:
             metrics.observe("request_params_max_tokens", self.max_tokens)
         if tpot_s is not None:
             metrics.observe("request_time_per_output_token_seconds", tpot_s)
-        for usage in self.usages[:1]:
+        if usage is not None:
+            metrics.add("prompt_tokens_cached", usage.cached_tokens)
             metrics.observe("request_queue_time_seconds", usage.queue_s)
             metrics.observe("request_prefill_time_seconds", usage.prefill_s)
             metrics.observe("request_decode_time_seconds", usage.decode_s)

@@ -15,6 +15,7 @@ from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.client import EngineInfo
 from kokuban.observe.clock import Clock, SystemClock
 from kokuban.observe.metrics import EngineCollector, ServingMetrics
+from kokuban.server.history import MAX_TOKENS, History
 from kokuban.server.life import Drain
 from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
 from kokuban.server.record import Record
@@ -38,6 +39,7 @@ class Serving:
     longest_token: int
     """Bytes of text that one token can stand for, at most."""
 
+    history: History
     drain: Drain = field(default_factory=Drain)
     created: int = field(default_factory=lambda: int(time.time()))
     """Unix time of the start: `created` of the model."""
@@ -68,7 +70,18 @@ class Serving:
             n=params.n,
             max_tokens=params.max_tokens,
             started_s=self.clock.now(),
+            tenant=request.state.tenant,
+            scores=params.prompt_logprobs is not None,
         )
+
+    def begin(
+        self, record: Record, prompts: Sequence[Sequence[int]], cache_salt: str | None
+    ) -> None:
+        """Note what a request sends to the engine, now."""
+        record.prompt_tokens = sum(map(len, prompts))
+        record.scope = cache_salt or ""
+        record.submitted_s = self.clock.now()
+        self.history.add(record, prompts)
 
     def encode(self, text: str, *, add_bos: bool) -> list[int]:
         """Ids of a raw prompt, in which special tokens may be written out.
@@ -155,6 +168,7 @@ def new_serving(
         clock=clock or SystemClock(),
         metrics=metrics,
         longest_token=_longest_token(model.tokenizer),
+        history=History(settings.explain_requests, MAX_TOKENS // max(1, len(settings.api_keys))),
     )
 
 

@@ -63,6 +63,9 @@ class ServerSettings:
     ping_s: float = 15.0
     """Time without an event after which a stream gets a comment, so that proxies keep it open."""
 
+    explain_requests: int = 1024
+    """Requests of each tenant that /v1/explain remembers, with their tokens; 0: none."""
+
     max_waiting_requests: int = 4096
     """Length of the engine's queue, at which /ready says no."""
 
@@ -83,6 +86,8 @@ class ServerSettings:
             )
         if self.max_body_bytes < 1:
             yield f"max_body_bytes={self.max_body_bytes} is below 1"
+        if self.explain_requests < 0:
+            yield f"explain_requests={self.explain_requests} is negative"
         if self.drain_s < 0:
             yield f"drain_s={self.drain_s} is negative"
 

@@ -29,6 +29,7 @@ class Core:
     """
 
     idle = True
+    has_requests = False
 
     def __init__(self, log: EventLog | None) -> None:
         self.log = log

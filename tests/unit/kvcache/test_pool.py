@@ -119,7 +119,7 @@ def test_every_scattered_single_block_can_be_used() -> None:
 def test_the_check_finds_a_block_that_is_both_held_and_free() -> None:
     pool = BlockPool(num_blocks=2)
     [block] = pool.allocate(1)
-    pool._free[block] = None
+    pool._free.add(block, 0.0)
 
     with pytest.raises(AssertionError, match="free order"):
         pool.check()

@@ -1,10 +1,16 @@
 """CPUs and memory that a process may use, read from made-up /proc and /sys trees (bug bank B97)."""
 
+import platform
 from pathlib import Path
 
 import pytest
 
-from kokuban.observe.machine import allowed_cpus, available_memory_bytes, num_threads
+from kokuban.observe.machine import (
+    allowed_cpus,
+    available_memory_bytes,
+    cpu_name,
+    num_threads,
+)
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:  1000 kB\nMemAvailable:   20000000 kB\n"
 
@@ -128,3 +134,17 @@ def test_a_group_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
 def test_this_machine_has_cpus_and_memory() -> None:
     assert allowed_cpus() >= 1
     assert available_memory_bytes() > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: A CPU @ 2.0GHz\nmodel name\t: other\n", "A CPU @ 2.0GHz"),
+        ("processor\t: 0\nmodel name\t:\n", None),
+        ("", None),
+    ],
+)
+def test_a_cpu_is_called_what_it_calls_itself(tmp_path: Path, text: str, name: str | None) -> None:
+    root = tree(tmp_path, {"proc/cpuinfo": text})
+
+    assert cpu_name(root=root) == (name or platform.machine())

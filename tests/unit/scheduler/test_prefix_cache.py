@@ -1,5 +1,7 @@
 """Hits of the prefix cache through whole schedules: what is computed, and the right text."""
 
+from typing import Any
+
 import pytest
 from tests.fakes import continuation, make_request
 from tests.unit.scheduler.helpers import Bench, admitted, sizes
@@ -122,13 +124,14 @@ def test_the_source_of_a_copy_may_be_handed_out_in_the_same_step() -> None:
         tokens = request.prompt_token_ids
         return Chunk(request.id, start, tokens[start:], manager.grow(request.id, len(tokens)), True)
 
-    copies = manager.begin(same.id, chain, manager.find_cached_prefix(chain, same.prompt_token_ids))
+    manager.begin(same.id, chain, manager.find_cached_prefix(chain, same.prompt_token_ids))
     manager.begin(other.id)
     chunks = (chunk(same, 10), chunk(other, 0))
     admitted = (Admission(same), Admission(other))
-    result = bench.runner.run(StepPlan(1, chunks, admitted, ended=(first.id,), copies=copies))
+    moves = manager.take_moves()
+    result = bench.runner.run(StepPlan(1, chunks, admitted, ended=(first.id,), moves=moves))
 
-    assert copies == ((0, 1),)
+    assert moves == ((0, 1),)
     assert chunks[1].new_block_ids == ((2, 3, 0),)
     for request in (same, other):
         said = [token.token_id for token in result.outputs[request.id].tokens]
@@ -216,9 +219,9 @@ def test_a_request_that_waits_is_looked_up_again_only_when_the_index_changed(
     lookups: list[int] = []
     original = Manager.find_cached_prefix
 
-    def counted(self: Manager, *args: object) -> object:
+    def counted(self: Manager, *args: Any, **options: Any) -> object:
         lookups.append(len(bench.plans))
-        return original(self, *args)  # type: ignore[arg-type]
+        return original(self, *args, **options)
 
     monkeypatch.setattr(Manager, "find_cached_prefix", counted)
     bench.add(make_request("a", 33, max_tokens=50))
@@ -236,7 +239,7 @@ def test_a_full_pool_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(3, prefix_cache=True)
     bench.add(make_request("a", 33, max_tokens=10))
     bench.step()
-    monkeypatch.setattr(Manager, "find_cached_prefix", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr(Manager, "find_cached_prefix", lambda *_, **__: pytest.fail("searched"))
     bench.add(make_request("b", 20))
 
     bench.step(5)

@@ -1,0 +1,60 @@
+"""What it costs to bring the KV of a request back: computed again, or up from a lower tier."""
+
+from typing import Protocol
+
+from kokuban.plan.cost import CostModel
+
+
+class Prices(Protocol):
+    """Seconds, or any other unit as long as it is one for all three."""
+
+    def recompute_s(self, start: int, num_tokens: int) -> float:
+        """Computing tokens of one request, the first of them at position `start`."""
+        ...
+
+    def restore_s(self, num_blocks: int, num_disk_blocks: int = 0) -> float:
+        """Bringing blocks up into the pool, some of them from disk."""
+        ...
+
+    def store_s(self, num_blocks: int) -> float:
+        """Copying blocks down to host memory."""
+        ...
+
+
+class FreeMoves:
+    """Prices without a cost model: a token costs 1 to compute, and moving blocks nothing."""
+
+    def recompute_s(self, start: int, num_tokens: int) -> float:
+        del start
+        return float(num_tokens)
+
+    def restore_s(self, num_blocks: int, num_disk_blocks: int = 0) -> float:
+        del num_blocks, num_disk_blocks
+        return 0.0
+
+    def store_s(self, num_blocks: int) -> float:
+        del num_blocks
+        return 0.0
+
+
+class ModelPrices:
+    """Prices of a cost model.
+
+    Args:
+        block_bytes: of one block of the pool.
+    """
+
+    def __init__(self, model: CostModel, block_bytes: int) -> None:
+        self._model = model
+        self._block_bytes = block_bytes
+
+    def recompute_s(self, start: int, num_tokens: int) -> float:
+        return self._model.prefill_s(start, num_tokens)
+
+    def restore_s(self, num_blocks: int, num_disk_blocks: int = 0) -> float:
+        in_ram = (num_blocks - num_disk_blocks) * self._block_bytes
+        on_disk = num_disk_blocks * self._block_bytes
+        return self._model.restore_s(in_ram, "ram") + self._model.restore_s(on_disk, "disk")
+
+    def store_s(self, num_blocks: int) -> float:
+        return self._model.store_s(num_blocks * self._block_bytes, "ram")

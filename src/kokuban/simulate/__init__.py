@@ -1,0 +1,1 @@
+"""Traces of real traffic, replayed through pool, manager and scheduler without a model."""
