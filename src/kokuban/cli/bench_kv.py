@@ -1,5 +1,6 @@
 """`kokuban bench kv-quant`: what each KV dtype costs in quality and gives in memory and time."""
 
+import gc
 import json
 from dataclasses import asdict
 from functools import partial
@@ -62,6 +63,7 @@ def kv_quant(
             on_load=partial(report, "packing weights"),
             on_pull=report,
         )
+    gc.enable()
     with Console(stderr=True).status("") as status:
         found = list(measure(loaded, content, config, on_stage=status.update))
     _print(model, loaded.pool.threads, config, found)

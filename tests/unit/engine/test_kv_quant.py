@@ -1,6 +1,8 @@
 """What `kokuban bench kv-quant` measures, on a tiny model: its figures follow from the logits."""
 
+import gc
 import math
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +98,20 @@ def test_timed_steps_go_on_from_the_context_behind_a_window(model: Model) -> Non
     trial.start_anywhere()
 
     assert all(trial.time_step() > 0 for _ in range(9))
+
+
+def test_a_trial_that_nobody_holds_gives_its_pool_back_at_once(model: Model) -> None:
+    """No reference cycle: pools of gigabytes must not wait for the garbage collector."""
+    trial = Trial(model, "int8", num_requests=2, num_tokens=40)
+    trial.start_anywhere()
+    memory = weakref.ref(trial._storage._memory)
+    gc.disable()
+    try:
+        del trial
+
+        assert memory() is None
+    finally:
+        gc.enable()
 
 
 def test_windows_are_whole_and_prompts_come_from_everywhere(model: Model) -> None:
