@@ -3,7 +3,9 @@
 import pytest
 from tests.unit.plan.llama_8b import PROGRAM
 
+from kokuban.core.config import KvDtype
 from kokuban.core.errors import ConfigError
+from kokuban.kvcache.layout import KvLayout
 from kokuban.plan.memory import blocks_needed, default_budget, plan_kv
 from kokuban.program.program import KvGroup, KvSpec
 
@@ -26,6 +28,20 @@ def full(num_layers: int, num_kv_heads: int) -> KvSpec:
 def test_bytes_a_token_are_those_of_known_models(kv: KvSpec, gib_at_4096: float) -> None:
     """T3: Llama 8B and 70B, Qwen3 32B and 30B-A3B."""
     assert kv.bytes_per_token("bf16") * 4096 == gib_at_4096 * 2**30
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
+def test_a_scale_for_each_token_head_and_side_is_counted(dtype: KvDtype) -> None:
+    """F5e: (D + 4) / D bytes for each 8-bit element, 51.6 % of bf16 at D = 128."""
+    kv = PROGRAM.kv
+
+    assert kv.bytes_per_token(dtype) == 32 * 2 * 8 * (128 + 4) == 67_584
+    assert kv.bytes_per_token(dtype) / kv.bytes_per_token("bf16") == 0.515625
+    pool = plan_kv(kv, budget_bytes=2**30, block_size=16, dtype=dtype, max_context_tokens=8192)
+    layout = KvLayout(block_size=16, num_kv_heads=8, head_dim=128, layers_per_group=32, dtype=dtype)
+    assert pool.block_bytes == layout.bytes_per_block == 16 * 67_584
+    assert pool.bytes_per_token == layout.bytes_per_token
+    assert pool.num_blocks == 2**30 // (16 * 67_584)
 
 
 @pytest.mark.parametrize(("context", "requests"), [(4096, 96), (32768, 12), (131072, 3)])

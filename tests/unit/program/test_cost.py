@@ -56,6 +56,10 @@ def test_costs_follow_tokens_rows_and_stored_bytes() -> None:
     assert by_type[Linear].value_bytes == 4 * 3 * (256 + 384)
     assert by_type[KvWrite].kv_write_bytes == 3 * 2 * 64 * 2
     assert by_type[TakeRows].value_bytes == 4 * (3 * 256 + 256)
+    quantised = program_costs(program, step, weight_bytes=weights, kv_dtype="int8")
+    [write, *_] = [cost for op, cost in quantised if isinstance(op, KvWrite)]
+    heads = program.kv.num_kv_heads
+    assert write.kv_write_bytes == 3 * 2 * (64 + 4 * heads)
     head = [cost for _, cost in costs if cost.kind == "head"]
     assert [cost.flops for cost in head] == [2 * 1 * 256 * 320]
 
