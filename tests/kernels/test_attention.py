@@ -258,6 +258,24 @@ def test_a_quantised_cache_is_near_the_values_that_went_in(dtype: KvDtype) -> No
     assert error < (0.02 if dtype == "int8" else 0.08)
 
 
+def test_a_few_large_elements_of_k_do_not_cost_int8_the_others() -> None:
+    """As in Qwen2.5, whose K has the same few elements a hundred times the others in every token.
+
+    They shift all scores of a row alike; what the softmax sees is in the small ones.
+    """
+    cache = make_cache(dtype="int8", num_kv_heads=1, head_dim=64)
+    sequence = stored(cache, 600)
+    sequence.k[:, :, [5, 40]] += np.array([150, -90], np.float32)
+    cache.free += sequence.blocks[::-1]
+    cache.store(sequence)
+    expected = reference.attention(sequence.q[590:], sequence.k, sequence.v, scale=64**-0.5)
+
+    [out] = cache.attend([(sequence, 590, 600)])
+
+    error = np.sqrt(((out - expected) ** 2).mean() / (expected**2).mean())
+    assert error < 0.15
+
+
 def test_a_dominant_score_does_not_overflow() -> None:
     cache = make_cache(dtype="fp32")
     sequence = stored(cache, 520)

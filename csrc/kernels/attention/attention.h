@@ -27,9 +27,9 @@
 //
 // int8, in exact integers, whose sums have no order:
 //
-//   query   u = largest |q_d| of the row and head / 32767, at least 2^-126; Q_d = q_d (1 / u), rounded
-//           to nearest even, in 16 bits
-//   score   the integer sum of Q_d k_jd, rounded once to float32, times (a_j (scale u))
+//   query   r = H (q / n), rotated as K is stored (kv_write/rotation.h); u = largest |r_d| of the row and
+//           head / 32767, at least 2^-126; Q_d = r_d (1 / u), rounded to nearest even, in 16 bits
+//   score   the integer sum of Q_d k_jd, rounded once to float32, times (a_j (scale (n u)))
 //   o_d     w_j = p_j b_j; y = largest visible w_j of the split / 32767, at least 2^-126;
 //           W_j = w_j (1 / y), rounded to nearest even, in 16 bits; the integer sum of W_j v_jd, rounded
 //           once to float32, times y

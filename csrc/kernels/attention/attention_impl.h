@@ -7,6 +7,8 @@
 // for every dtype but int8, which has integers of its own (attention_int8.h).
 #include "kernels/attention/attention.h"
 
+#include "kernels/kv_write/rotation.h"
+
 #include "kernels/attention/attention_tiles.h"
 
 #include "kernels/attention/attention_softmax.h"

@@ -1,9 +1,10 @@
 // Attention over int8 K and V in integers: rows against tiles of K and V, as attention_tiles.h does it
 // for floats. Included by attention_impl.h.
 //
-// Queries and weights become 16-bit integers, so that every product of a pair and every sum is exact:
-// 512 elements times 127 times 32767 stay below 2^31, and so do the 256 keys of a split. Integer sums
-// have no order, so blocks of any shape give the same bits, and a hidden key has weight 0.
+// K is stored rotated, and so are queries. Queries and weights become 16-bit integers, so that every
+// product of a pair and every sum is exact: 512 elements times 127 times 32767 stay below 2^31, and so
+// do the 256 keys of a split. Integer sums have no order, so blocks of any shape give the same bits,
+// and a hidden key has weight 0.
 
 namespace {
 
@@ -31,9 +32,12 @@ KOKUBAN_INLINE float scale_16(float largest) {
     return scale < kLeastScale ? kLeastScale : scale;
 }
 
-// Quantises one row of queries and gives its scale: NaN when an element is not finite. Of each four
-// elements the even two come first, then the odd two, as i_even_bytes and i_odd_bytes take K apart.
-KOKUBAN_INLINE float quantize_query(const float* q, int64_t head_dim, int16_t* out) {
+// Rotates and quantises one row of queries and gives its scale: NaN when an element is not finite. Of
+// each four elements the even two come first, then the odd two, as i_even_bytes and i_odd_bytes take K
+// apart.
+KOKUBAN_INLINE float quantize_query(const float* query, int64_t head_dim, int16_t* out) {
+    float q[kokuban::kKvMaxHeadDim];
+    rotate(query, head_dim, q);
     F32 largest = f_zero(), poison = f_zero();
     for (int64_t d = 0; d < head_dim; d += kLanes) {
         const int n = head_dim - d < kLanes ? static_cast<int>(head_dim - d) : kLanes;
@@ -49,7 +53,7 @@ KOKUBAN_INLINE float quantize_query(const float* q, int64_t head_dim, int16_t* o
         store_i16(some, f_mul(f_load_n(q + d, n), inverse));
         for (int i = 0; i < n; ++i) out[d + i] = some[(i & ~3) | (i & 1) << 1 | (i & 2) >> 1];
     }
-    return scale + f_reduce_add(poison);
+    return scale * static_cast<float>(rotation_size(head_dim)) + f_reduce_add(poison);
 }
 
 // scores[row][16 tile + lane] = Q_row · k_lane for kCount rows and kTiles tiles.

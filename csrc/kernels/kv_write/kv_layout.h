@@ -14,6 +14,7 @@
 namespace kokuban {
 
 constexpr int64_t kKvTile = 16;  // tokens in a K tile
+constexpr int64_t kKvMaxHeadDim = 512;
 constexpr int32_t kNoBlock = -1;
 
 // The values are those of kokuban.core.config.KV_DTYPES by index.
@@ -22,7 +23,7 @@ enum class KvDtype : int { kBf16 = 0, kFp16 = 1, kFp32 = 2, kInt8 = 3, kFp8E4m3 
 struct KvLayout {
     int64_t block_size;  // S: a multiple of kKvTile
     int64_t num_kv_heads;
-    int64_t head_dim;  // D: a multiple of 8
+    int64_t head_dim;  // D: a multiple of 8, at most kKvMaxHeadDim
     int64_t layers_per_group;
     KvDtype dtype;
     int64_t element_bytes;

@@ -12,6 +12,8 @@
 //           zeros gives zeros, and nothing is ever divided by a scale that vanished
 //   code    x / scale, rounded to nearest even. The largest element takes the largest code.
 //
+// The x of an int8 K are the rotated elements H (k / n) of rotation.h.
+//
 // A row that holds an infinity or a NaN gets the scale NaN (0x7fc00000) and codes 0: whoever reads any
 // of it sees that it is not finite.
 //

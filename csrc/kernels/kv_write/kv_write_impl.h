@@ -2,6 +2,8 @@
 // table to define.
 #include "kernels/kv_write/kv_write.h"
 
+#include "kernels/kv_write/rotation.h"
+
 namespace {
 
 using kokuban::KvDtype;
@@ -39,6 +41,10 @@ struct Fp8E4m3 {
 
 template <typename Dtype>
 constexpr bool kScaled = sizeof(typename Dtype::Element) == 1;
+template <typename Dtype>
+constexpr bool kRotated = false;
+template <>
+constexpr bool kRotated<Int8> = true;
 
 KOKUBAN_INLINE F32 load_some(const float* x, int n) { return n == kLanes ? f_load(x) : f_load_n(x, n); }
 
@@ -83,6 +89,11 @@ KOKUBAN_INLINE void write_head(Place<typename Dtype::Element> to, const float* k
                                int64_t head_dim) {
     using Element = typename Dtype::Element;
     constexpr int kKPair = Dtype::kKPair, kVPair = Dtype::kVPair;
+    float rotated[kokuban::kKvMaxHeadDim];
+    if constexpr (kRotated<Dtype>) {
+        rotate(k, head_dim, rotated);
+        k = rotated;
+    }
     each_sixteen<Dtype>(k, head_dim, to.k_scale, [&](int64_t d, int n, const Element* some) {
         for (int i = 0; i < n; i += kKPair) {
             memcpy(to.k_lane + (d + i) * kokuban::kKvTile, some + i, kKPair * sizeof(Element));

@@ -54,6 +54,28 @@ def quantize(x: Floats, dtype: KvDtype) -> tuple[Words, Floats]:
     return words, np.where(finite, scales, np.float32(np.nan))[..., 0]
 
 
+def rotate(x: Floats) -> Floats:
+    """H x over the last axis: what int8 stores of K is H (k / n), and H of that is k again.
+
+    H is a Hadamard matrix of n × n in runs of n elements, n the largest power of two that divides
+    D. It spreads a few elements that are far larger than the others over all of them, so that one
+    scale serves the row. Sums in the order of csrc/kernels/kv_write/rotation.h.
+    """
+    out = np.array(x, np.float32)
+    apart, size = 1, rotation_size(x.shape[-1])
+    while apart < size:
+        runs = out.reshape(*x.shape[:-1], -1, 2, apart)
+        low, high = runs[..., 0, :].copy(), runs[..., 1, :].copy()
+        runs[..., 0, :], runs[..., 1, :] = low + high, low - high
+        apart *= 2
+    return out
+
+
+def rotation_size(head_dim: int) -> int:
+    """n: the largest power of two that divides D."""
+    return head_dim & -head_dim
+
+
 def decode(words: Words, dtype: KvDtype) -> Floats:
     """Elements as float32, scales left aside: the inverse of `encode`."""
     if dtype == "fp8_e4m3":

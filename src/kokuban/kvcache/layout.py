@@ -24,7 +24,16 @@ from numpy.typing import NDArray
 
 from kokuban.core.config import KV_DTYPES, KV_ELEMENT_BYTES, KV_SCALE_BYTES, KvDtype, kv_head_bytes
 from kokuban.core.errors import ConfigError
-from kokuban.kvcache.kv_codes import WORDS, Floats, Words, decode, encode, quantize
+from kokuban.kvcache.kv_codes import (
+    WORDS,
+    Floats,
+    Words,
+    decode,
+    encode,
+    quantize,
+    rotate,
+    rotation_size,
+)
 
 Block = NDArray[np.uint8]
 
@@ -82,6 +91,11 @@ class KvLayout:
     def scaled(self) -> bool:
         """Whether each token's K, and its V, has a scale in each head."""
         return KV_SCALE_BYTES[self.dtype] > 0
+
+    @property
+    def rotated(self) -> bool:
+        """Whether K is stored rotated: see `kv_codes.rotate`."""
+        return self.dtype == "int8"
 
     @property
     def k_pair(self) -> int:
@@ -178,6 +192,8 @@ class KvLayout:
             raise ValueError(f"k is {k.shape} and v {v.shape}, not {self._shape}")
         block = np.empty((self.layers_per_group, 2, self.num_kv_heads, self.head_bytes), np.uint8)
         for side, (x, arrange) in enumerate(((k, self._k_in_tiles), (v, self._v_in_pairs))):
+            if self.rotated and side == 0:
+                x = rotate(x * np.float32(1 / rotation_size(self.head_dim)))
             if self.scaled:
                 words, scales = quantize(x, self.dtype)
                 block[:, side, :, self.elements_bytes :] = _bytes_of(scales)
@@ -207,6 +223,8 @@ class KvLayout:
             if self.scaled:
                 scales = np.ascontiguousarray(heads[..., self.elements_bytes :]).view(np.float32)
                 values = values * scales[..., None]
+            if self.rotated and side == 0:
+                values = rotate(values)
             found.append(values)
         return found[0], found[1]
 

@@ -8,7 +8,7 @@ import pytest
 from kokuban.core.config import KV_DTYPES, KvDtype
 from kokuban.core.errors import ConfigError
 from kokuban.kvcache.kv_codes import WORDS as WORDS_OF_CODES
-from kokuban.kvcache.kv_codes import decode, quantize
+from kokuban.kvcache.kv_codes import decode, quantize, rotate, rotation_size
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.storage import KvStorage
 
@@ -86,10 +86,10 @@ def test_pack_puts_each_element_at_its_address(dtype: KvDtype, block_size: int) 
     layout = small(dtype, block_size)
     k, v = numbered(layout)
 
-    block = layout.pack(k, v)
+    block = layout.pack(rotate(k) if layout.rotated else k, v)
     got_k, got_v = layout.unpack(block)
 
-    assert np.array_equal(got_k, k)
+    assert np.array_equal(rotate(got_k) / 8 if layout.rotated else got_k, k)
     assert np.array_equal(got_v, v)
     for element in [(0, 0, 0, 0), (1, 2, 15, 7), (1, 1, block_size - 1, 3), (0, 2, 5, 6)]:
         for offset, values in ((layout.k_offset, k), (layout.v_offset, v)):
@@ -112,6 +112,25 @@ def word_of(value: float, dtype: KvDtype) -> int:
         return int(np.float32(value).view(np.uint32) >> 16)
     kind = np.float16 if dtype == "fp16" else np.float32
     return int(kind(value).view(WORDS[dtype]))
+
+
+@pytest.mark.parametrize("head_dim", [8, 24, 64, 96, 256])
+def test_a_rotation_keeps_dot_products_and_spreads_what_stands_out(head_dim: int) -> None:
+    size = rotation_size(head_dim)
+    assert head_dim % size == 0
+    assert (head_dim // size) % 2 == 1
+    q, k = np.random.default_rng(5).standard_normal((2, 40, head_dim)).astype(np.float32)
+    k[:, 3] = 100
+
+    turned = rotate(k / np.float32(size))
+
+    np.testing.assert_allclose(rotate(turned), k, rtol=0, atol=1e-4)
+    found = (rotate(q) * turned).sum(axis=1)
+    np.testing.assert_allclose(found, (q * k).sum(axis=1), rtol=0, atol=1e-3)
+    share = 100 / size
+    assert (np.abs(turned[:, :size]) > 0.5 * share).mean() > 0.9 if size > 8 else True
+    norm = np.sqrt(size) * np.abs(turned).max()
+    assert norm < 1.3 * 100 / np.sqrt(size) + 5
 
 
 def test_e4m3_has_no_infinities_and_its_codes_ascend() -> None:
