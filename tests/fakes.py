@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kokuban.core.request import NO_BLOCK, BlockId, Request, RequestId
+from kokuban.core.request import NO_BLOCK, BlockId, Pin, Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import (
     BlockCopy,
@@ -34,6 +34,8 @@ def make_request(
     deadline_s: float | None = None,
     tenant: str = "",
     cache_scope: str = "",
+    session: str = "",
+    pins: Sequence[Pin] = (),
 ) -> Request:
     """A request whose prompt, unless given, is its own: no other name has the same tokens."""
     if prompt is None:
@@ -54,6 +56,8 @@ def make_request(
         deadline_s=deadline_s,
         tenant=tenant,
         cache_scope=cache_scope,
+        session=session,
+        pins=tuple(pins),
     )
 
 
@@ -155,6 +159,9 @@ class FakeRunner:
             self._rows[request.id] = _Row(request, num_tokens, 0, [[] for _ in self._windows])
         for chunk in plan.chunks:
             tables = self._rows[chunk.request_id].tables
+            for group, index, block in chunk.rewrites:
+                assert tables[group][index] not in (NO_BLOCK, block), "a rewrite of nothing"
+                tables[group][index] = block
             for table, new in zip(tables, chunk.new_block_ids, strict=True):
                 table.extend(new)
 
@@ -250,7 +257,7 @@ class FakeDisk:
 
     def __init__(self, host: dict[int, dict[int, FakeKv]], num_blocks: int = 1000) -> None:
         self._host = host
-        self._num_blocks = num_blocks
+        self.max_blocks = num_blocks
         self.kept: dict[BlockContent, dict[int, FakeKv]] = {}
         self._queue: list[FakeDiskJob] = []
         self._done: list[FakeDiskJob] = []
@@ -258,6 +265,10 @@ class FakeDisk:
     @property
     def num_queued(self) -> int:
         return len(self._queue)
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.kept)
 
     @property
     def room(self) -> int:
@@ -292,7 +303,7 @@ class FakeDisk:
             ok = True
             if job.kind == "write":
                 self.kept[job.content] = dict(self._host[job.slot])
-                if len(self.kept) > self._num_blocks:
+                if len(self.kept) > self.max_blocks:
                     del self.kept[next(iter(self.kept))]
             elif ok := job.content in self.kept:
                 self._host[job.slot] = dict(self.kept[job.content])

@@ -5,6 +5,7 @@ The fake model reads its text back through the block tables, so a wrong table is
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -86,6 +87,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.prefix_cache = prefix_cache != "off"
         self.scheduler = Scheduler(self.config, self.manager, max_context_tokens=150)
         self.now_s = 0.0
+        self.has_siblings = False
         self.requests: dict[RequestId, Request] = {}
         self.live: list[RequestId] = []
         self.said: dict[RequestId, list[int]] = {}
@@ -102,6 +104,7 @@ class AnyHistory(RuleBasedStateMachine):
         scope=st.sampled_from(["", "", "salt"]),
         follows=st.none() | st.tuples(st.integers(0, 5), st.integers(20, 130)),
         patience_s=st.sampled_from([None, None, 3.0]),
+        num_choices=st.sampled_from([1, 1, 2, 5]),
     )
     def add(
         self,
@@ -114,6 +117,7 @@ class AnyHistory(RuleBasedStateMachine):
         scope: str,
         follows: tuple[int, int] | None,
         patience_s: float | None,
+        num_choices: int,
     ) -> None:
         if follows is not None:
             preamble = self._beginning(*follows)
@@ -131,22 +135,28 @@ class AnyHistory(RuleBasedStateMachine):
                 cache_scope=scope,
                 deadline_s=None if patience_s is None else self.now_s + patience_s,
             )
-            self._add(request)
+            self._add(request, num_choices)
 
-    def _add(self, request: Request) -> None:
+    def _add(self, request: Request, num_choices: int) -> None:
+        choices = [
+            replace(request, id=RequestId(f"{request.id}-{choice}"), choice=choice)
+            for choice in range(num_choices)
+        ]
         try:
-            self.scheduler.add(request, self.now_s)
+            self.scheduler.add_group(choices, self.now_s)
         except PromptTooLong:
             room = self.scheduler.max_context_tokens - len(request.prompt_token_ids)
             assert room < 0 or (room == 0 and request.params.max_tokens != 0)
             return
         except Overloaded:
-            assert len(self.live) == 4 + 12
+            assert len(self.live) + num_choices > 4 + 12
             return
-        self.requests[request.id] = request
-        self.live.append(request.id)
-        self.said[request.id] = []
-        self.scored[request.id] = []
+        for each in choices:
+            self.requests[each.id] = each
+            self.live.append(each.id)
+            self.said[each.id] = []
+            self.scored[each.id] = []
+        self.has_siblings |= num_choices > 1
 
     @rule(count=st.integers(1, 40))
     def step(self, count: int) -> None:
@@ -188,7 +198,7 @@ class AnyHistory(RuleBasedStateMachine):
             self.runner.failures[data.draw(st.sampled_from(self.live))] = "not finite"
 
     @invariant()
-    def blocks_are_shared_by_the_prefix_cache_only(self) -> None:
+    def blocks_are_shared_by_siblings_and_the_prefix_cache_only(self) -> None:
         if not hasattr(self, "scheduler"):
             return
         self.scheduler.check()
@@ -200,7 +210,8 @@ class AnyHistory(RuleBasedStateMachine):
             if block != NO_BLOCK
         )
         assert len(holders) == self.pool.num_blocks - self.pool.num_free
-        assert self.prefix_cache or all(count == 1 for count in holders.values())
+        may_share = self.prefix_cache or self.has_siblings
+        assert may_share or all(count == 1 for count in holders.values())
 
     def teardown(self) -> None:
         """No admitted request waits for ever, and all that was taken is given back."""
@@ -215,6 +226,9 @@ class AnyHistory(RuleBasedStateMachine):
             self.step(1)
         self.disk.work()
         assert self.scheduler.plan(self.now_s) is None
+        while self.disk.num_queued:  # What was written made room for more.
+            self.disk.work()
+            assert self.scheduler.plan(self.now_s) is None
         if self.tiers is not None:
             self.tiers.check()
             assert self.tiers.num_pinned == 0, "a slot stays pinned"
@@ -248,9 +262,10 @@ class AnyHistory(RuleBasedStateMachine):
         assert prefill <= (self.config.max_prefill_tokens or self.config.token_budget)
         assert not (plan.preempted and plan.admitted)
         new = {block for chunk in plan.chunks for group in chunk.new_block_ids for block in group}
+        new |= {rewrite.block for chunk in plan.chunks for rewrite in chunk.rewrites}
         filled = {move[1] for move in plan.moves if not isinstance(move, BlockStore)}
         assert filled <= new, "a copy into somebody's block"
-        assert self.prefix_cache or not plan.copies
+        assert self.prefix_cache or self.has_siblings or not plan.copies
         assert set(plan.preempted) <= set(plan.ended)
 
     def _take(self, events: list[TokenEvent]) -> None:

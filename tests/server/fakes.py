@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.fakes_text import CHATML, EOT, byte_tokenizer
 
 from kokuban.core.errors import Overloaded, PromptTooLong, RequestError, StepFailed
 from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.session import SessionStatus
 from kokuban.core.step import SampledToken, TokenEvent, TokenLogprob, Usage
 from kokuban.engine.client import EngineInfo, EngineStats
 from kokuban.kvcache.events import Cursor, EventLog, Replay
@@ -29,6 +31,7 @@ class FakeEngine:
         seats: requests that run at the same time; others wait.
         max_waiting: requests beyond it are refused.
         tokens_per_event: how many tokens come at once.
+        logprobs: of each token; -0.5 for those that are not in it.
         usage: what the engine tells beside the numbers of tokens, of each choice. Tests may put
             another one into `costs` between two requests.
         log: the KV events.
@@ -43,10 +46,12 @@ class FakeEngine:
         max_waiting: int = 1000,
         tokens_per_event: int = 1,
         cached_tokens: int = 0,
+        logprobs: Mapping[int, float] | None = None,
         usage: Usage | None = None,
         log: EventLog | None = None,
     ) -> None:
         self.chain = dict(chain or {})
+        self._logprobs = dict(logprobs or {})
         self.info = EngineInfo(
             model="m",
             vocab_size=VOCAB,
@@ -67,6 +72,12 @@ class FakeEngine:
         self.dead = False
         self.said = 0
         self.resets = 0
+        self.sessions: dict[tuple[str, str], SessionStatus] = {}
+        self.pauses: list[tuple[str, str, float | None, tuple[str, ...]]] = []
+        """Tenant, session, expected seconds and tools of every pause of a session that exists."""
+
+        self.resumed: list[tuple[str, str]] = []
+
         self._seats = asyncio.Semaphore(seats)
         self._free = seats
         self._max_waiting = max_waiting
@@ -116,6 +127,32 @@ class FakeEngine:
         self.resets += 1
         return 5
 
+    async def pause_session(
+        self, tenant: str, session: str, *, expected_s: float | None, tools: Sequence[str] = ()
+    ) -> SessionStatus | None:
+        await self._pace()
+        if self.dead:
+            raise StepFailed("the engine has stopped")
+        if (tenant, session) not in self.sessions:
+            return None
+        self.pauses.append((tenant, session, expected_s, tuple(tools)))
+        return self._set_session(tenant, session, paused=True, expected_s=expected_s or 2.0)
+
+    async def resume_session(self, tenant: str, session: str) -> SessionStatus | None:
+        self.resumed.append((tenant, session))
+        return self.sessions.get((tenant, session))
+
+    async def delete_session(self, tenant: str, session: str) -> bool:
+        return self.sessions.pop((tenant, session), None) is not None
+
+    async def session_status(self, tenant: str, session: str) -> SessionStatus | None:
+        return self.sessions.get((tenant, session))
+
+    def _set_session(self, tenant: str, session: str, **changes: Any) -> SessionStatus:
+        status = replace(self.sessions[tenant, session], **changes)
+        self.sessions[tenant, session] = status
+        return status
+
     async def kv_events(self, since: Cursor | None = None) -> AsyncGenerator[Replay]:
         if self.log is None:
             raise RequestError("no prefix cache", code="no_prefix_cache")
@@ -147,6 +184,16 @@ class FakeEngine:
         if self._seats.locked() and len(self._waiting) >= self._max_waiting:
             raise Overloaded("the waiting queue is full", retry_after_s=3)
         self.submitted += requests
+        for request in requests:
+            if request.session:
+                status = SessionStatus(
+                    id=request.session,
+                    active=False,
+                    paused=False,
+                    num_tokens=len(request.prompt_token_ids),
+                    num_blocks=-(-len(request.prompt_token_ids) // 16),
+                )
+                self.sessions[request.tenant, request.session] = status
         ids = {request.id for request in requests}
         try:
             self._waiting |= ids
@@ -166,7 +213,9 @@ class FakeEngine:
         await asyncio.sleep(0)
 
     async def _speak(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
-        voices = [_Voice(request, self.info.max_context_tokens) for request in requests]
+        voices = [
+            _Voice(request, self.info.max_context_tokens, self._logprobs) for request in requests
+        ]
         while voices:
             for voice in list(voices):
                 await self._pace()
@@ -188,6 +237,7 @@ class FakeEngine:
 class _Voice:
     request: Request
     max_context_tokens: int
+    logprobs: Mapping[int, float] = field(default_factory=dict)
     output: list[int] = field(default_factory=list)
 
     def speak(
@@ -228,7 +278,7 @@ class _Voice:
 
     def _sampled(self, token: int, num_top: int | None) -> SampledToken:
         top = [TokenLogprob((token + i) % VOCAB, -0.5 - i) for i in range(num_top or 0)]
-        return SampledToken(token, -0.5, tuple(top))
+        return SampledToken(token, self.logprobs.get(token, -0.5), tuple(top))
 
     def _prompt_logprobs(self) -> tuple[SampledToken, ...]:
         num_top = self.request.params.prompt_logprobs

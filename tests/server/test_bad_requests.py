@@ -208,7 +208,11 @@ async def test_a_prompt_that_holds_nothing_or_unknown_ids_is_refused(prompt: Any
     ("fields", "param"),
     [
         ({"suffix": "x"}, "suffix"),
-        ({"best_of": 3}, "best_of"),
+        ({"best_of": 2, "n": 3}, "best_of"),
+        ({"best_of": 0}, "best_of"),
+        ({"best_of": 21}, "best_of"),
+        ({"best_of": 3, "stream": True}, "best_of"),
+        ({"best_of": True}, "best_of"),
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": 21}, "logprobs"),
         ({"use_beam_search": True}, "use_beam_search"),

@@ -230,3 +230,48 @@ async def test_ids_of_padding_rows_are_taken() -> None:
         response = await http.post("/v1/completions", json={"model": "m", "prompt": [511]})
 
     assert response.status_code == 200
+
+
+def branching() -> FakeEngine:
+    """Says "aa…" or "bb…" or "c" and the end; "c" has the best sum of logprobs, "b" the mean."""
+    a, b, c = map(ord, "abc")
+    logprobs = {a: -1.5, b: -0.9, c: -1.0, EOT: -1.0}
+    return FakeEngine({P: [a, b, c], ord("q"): [c, b], c: EOT}, logprobs=logprobs)
+
+
+async def test_best_of_returns_the_choices_of_the_highest_mean_logprob_best_first() -> None:
+    fields: Json = {"max_tokens": 4, "seed": 3}
+    every = (await complete(served(engine=branching()), n=20, **fields)).json()
+    texts = sorted(
+        (choice["text"] for choice in every["choices"]), key=lambda text: "bca".index(text[0])
+    )
+    num_best = texts.count("bbbb") + 1
+
+    best = (await complete(served(engine=branching()), n=num_best, best_of=20, **fields)).json()
+
+    assert {text[0] for text in texts} == set("abc")
+    assert [choice["text"] for choice in best["choices"]] == texts[:num_best]
+    assert texts[num_best - 1] == "c"
+    assert [choice["index"] for choice in best["choices"]] == list(range(num_best))
+    assert best["usage"]["completion_tokens"] == every["usage"]["completion_tokens"]
+    assert best["choices"][0]["logprobs"] is None
+
+
+async def test_best_of_ranks_each_prompt_on_its_own_and_keeps_the_logprobs() -> None:
+    model = served(engine=branching())
+
+    body = (await complete(model, ["q", "p"], best_of=20, max_tokens=2, seed=3, logprobs=0)).json()
+
+    assert [(each["index"], each["text"]) for each in body["choices"]] == [(0, "bb"), (1, "bb")]
+    assert body["choices"][1]["logprobs"]["token_logprobs"] == [-0.9, -0.9]
+    assert len(model.client.submitted) == 40
+    assert len({request.choice for request in model.client.submitted}) == 20
+    assert body["usage"]["prompt_tokens"] == 2
+    assert body["usage"]["completion_tokens"] == 80
+
+
+async def test_best_of_that_equals_n_ranks_nothing() -> None:
+    response = await complete(served(engine=branching()), n=3, best_of=3, seed=3)
+    plain = await complete(served(engine=branching()), n=3, seed=3)
+
+    assert response.json()["choices"] == plain.json()["choices"]

@@ -4,6 +4,8 @@ import pytest
 from tests.server.asgi import chat, client, complete
 from tests.server.fakes import FakeEngine, served
 
+from kokuban.server.guard import tenant_of
+
 ROUTE = "/reset_prefix_cache"
 
 
@@ -17,7 +19,7 @@ async def test_the_salt_and_the_key_reach_the_engine() -> None:
             assert response.status_code == 200
 
     found = [(request.tenant, request.cache_scope) for request in model.client.submitted]
-    assert found == [("key-0", "s"), ("key-1", "")]
+    assert found == [(tenant_of(b"one"), "s"), (tenant_of(b"two"), "")]
 
 
 async def test_a_chat_has_a_salt_too() -> None:

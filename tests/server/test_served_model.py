@@ -228,3 +228,68 @@ def test_an_answer_is_explained_by_its_id(client: OpenAI, url: str) -> None:
     assert usage["kokuban"]["decode_ms"] > 0
     assert (again["reason"], again["cached_tokens"]) == ("hit", len(ids(oslo)) - 1)
     assert (after_reset["reason"], after_reset["cached_tokens"]) == ("reset", 0)
+
+
+def test_a_session_pauses_and_its_next_request_ends_the_pause(client: OpenAI, url: str) -> None:
+    session = f"{url}/v1/sessions/agent%201"
+
+    def usage() -> dict[str, Any]:
+        answer = client.completions.create(
+            model="tiny", prompt="a session of an agent", max_tokens=4, temperature=0,
+            extra_body={"ignore_eos": True}, extra_headers={"X-Session-ID": "agent 1"},
+        )  # fmt: skip
+        found: dict[str, Any] = answer.usage.to_dict()
+        return found
+
+    assert httpx.get(session).status_code == 404
+    first = usage()
+    before = httpx.get(session).json()
+    paused = httpx.post(f"{session}/pause", json={"expected_ms": 30_000}).json()
+    second = usage()
+    after = httpx.get(session).json()
+    deleted = httpx.delete(session)
+
+    # The last token was never fed back, so that it has no KV.
+    assert before["num_tokens"] == first["total_tokens"] - 1
+    assert (before["id"], before["active"], before["paused"]) == ("agent 1", False, False)
+    prices = paused["prices"]
+    assert prices["move_ms"] is None
+    stays = prices["stay_ms"] <= prices["recompute_ms"]
+    assert (paused["paused"], paused["expected_ms"]) == (True, 30_000)
+    assert paused["place"] == ("pool" if stays else "dropped")
+    assert first["kokuban"]["resumed_from"] is None
+    assert second["kokuban"]["resumed_from"] == "pool"  # Nobody needed its blocks.
+    assert second["prompt_tokens_details"]["cached_tokens"] == first["prompt_tokens"] - 1
+    assert after["paused"] is False
+    assert deleted.json()["deleted"] is True
+    assert httpx.get(session).status_code == 404
+
+
+def test_a_marked_message_outlives_a_crowd_that_an_unmarked_one_does_not(
+    client: OpenAI, url: str
+) -> None:
+    """The pool has 24 blocks; the crowd of others needs more than twice as many."""
+    words = "be brief, be kind, be right"
+
+    def cached(salt: str, words: str, mark: dict[str, str] | None) -> tuple[int, int]:
+        messages = [
+            {"role": "system", "content": words, **({"cache_control": mark} if mark else {})},
+            {"role": "user", "content": f"{salt}?"},
+        ]
+        usage = ask(
+            client, messages=messages, max_tokens=1, extra_body={"cache_salt": salt}
+        ).usage  # fmt: skip
+        return usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens
+
+    found = {}
+    for salt, mark in (("marked", {"type": "ephemeral"}), ("plain", None)):
+        cached(salt, words, mark)
+        for number in range(12):
+            cached(f"{salt} {number}", "somebody else's system prompt here", None)
+        found[salt] = cached(salt, words, None)
+
+    body = {"messages": [{"role": "system", "content": words}], "add_generation_prompt": False}
+    marked_tokens = httpx.post(f"{url}/tokenize", json=body).json()["count"]
+    prompt_tokens, from_pin = found["marked"]
+    assert found["plain"][1] == 0
+    assert marked_tokens <= from_pin < prompt_tokens

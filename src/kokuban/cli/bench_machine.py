@@ -1,6 +1,7 @@
 """`kokuban bench machine`: what this machine can do, measured once and kept for the cost model."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -30,7 +31,7 @@ def machine(threads: options.Threads = 0) -> None:
         directory=directory,
     )
     try:
-        constants = bench.measure(lambda what: typer.echo(f"measuring {what} …", err=True))
+        constants = _with_overheads(bench.measure(_tell))
         path = save_constants(directory, constants)
     except OSError as error:
         raise ConfigError(
@@ -39,6 +40,24 @@ def machine(threads: options.Threads = 0) -> None:
         ) from error
     _print(constants)
     typer.echo(f"kept in {path}")
+
+
+def _tell(what: str) -> None:
+    typer.echo(f"measuring {what} …", err=True)
+
+
+def _with_overheads(constants: "MachineConstants") -> "MachineConstants":
+    """Add what the engine's own bookkeeping takes."""
+    from kokuban.simulate.overhead import measure_overheads
+
+    _tell("bookkeeping")
+    overheads = measure_overheads()
+    return replace(
+        constants,
+        step_overhead_s=overheads.step_s,
+        row_overhead_s=overheads.row_s,
+        token_overhead_s=overheads.token_s,
+    )
 
 
 def this_machine(threads: int) -> tuple[str, str, int]:
@@ -87,6 +106,7 @@ def describe(constants: "MachineConstants") -> Iterator[tuple[str, str, str]]:
         yield name, f"{value / 1e9:.2f}", unit
     times = (
         ("disk, before the first byte", constants.disk_latency_s),
+        ("overhead of an operation (a guess)", constants.op_overhead_s),
         ("overhead of a step", constants.step_overhead_s),
         ("overhead of a sampled row", constants.row_overhead_s),
         ("overhead of a token", constants.token_overhead_s),

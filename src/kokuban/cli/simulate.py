@@ -204,6 +204,11 @@ def _run_contiguous(trace: "Trace", chosen: _Options, policies: Sequence[Evictio
     from kokuban.simulate.fragmentation import pages_waste, reservation_waste
     from kokuban.simulate.replay import replay
 
+    if any(request.session for request in trace.requests):
+        raise ConfigError(
+            f"{trace.name} has sessions, whose turns wait for each other; contiguous mode compares "
+            f"equal arrivals: use a Mooncake or Azure trace, or --mode real"
+        )
     setup = _setup(chosen, policies[0])
     context = chosen.max_context_tokens or min(trace.max_tokens, setup.max_context_tokens)
     block_size = setup.scheduler.block_size

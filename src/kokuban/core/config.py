@@ -53,6 +53,9 @@ class SchedulerConfig:
     """Which cached block is handed out next: the one free longest, or the one whose loss is likely
     to cost least (FLOPs to compute it again, times its reuse, for each of its bytes)."""
 
+    pin_share: float = 0.5
+    """Share of the pool that pins and paused sessions of one tenant may have handed out last."""
+
     max_context_tokens: int = 0
     """Prompt and output of one request together. 0: what the model and the pool allow."""
 
@@ -60,10 +63,10 @@ class SchedulerConfig:
     """Times that smaller requests may be admitted before a waiting one that does not fit yet."""
 
     def __post_init__(self) -> None:
-        if problems := list(self._problems()):
+        if problems := [*self._step_problems(), *self._kv_problems()]:
             raise ConfigError("; ".join(problems))
 
-    def _problems(self) -> Iterator[str]:
+    def _step_problems(self) -> Iterator[str]:
         if self.max_running_requests < 1:
             yield f"max_running_requests={self.max_running_requests} is below 1"
         if self.token_budget < self.max_running_requests:
@@ -77,14 +80,18 @@ class SchedulerConfig:
             yield f"max_prefill_tokens={self.max_prefill_tokens} is below 1"
         if self.max_waiting_requests < 1:
             yield f"max_waiting_requests={self.max_waiting_requests} is below 1"
+        if self.max_skips < 0:
+            yield f"max_skips={self.max_skips} is negative"
+
+    def _kv_problems(self) -> Iterator[str]:
         if self.block_size not in (16, 32, 64, 128):
             yield f"block_size={self.block_size} is none of 16, 32, 64, 128"
         if self.eviction not in EVICTIONS:
             yield f"eviction={self.eviction} is none of {', '.join(EVICTIONS)}"
+        if not 0 <= self.pin_share <= 1:
+            yield f"pin_share={self.pin_share} is not between 0 and 1"
         if self.max_context_tokens < 0:
             yield f"max_context_tokens={self.max_context_tokens} is negative"
-        if self.max_skips < 0:
-            yield f"max_skips={self.max_skips} is negative"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,11 @@ def log_level() -> str:
     return level
 
 
+def debug() -> bool:
+    """Whether KOKUBAN_DEBUG asks the engine to check itself: slower, and louder when wrong."""
+    return os.environ.get("KOKUBAN_DEBUG", "") not in ("", "0")
+
+
 def for_child(**changes: str) -> dict[str, str]:
     """This process's environment for a child process, with some variables set."""
     return {**os.environ, **changes}

@@ -2,7 +2,7 @@
 
 import enum
 from dataclasses import dataclass
-from typing import NewType
+from typing import NamedTuple, NewType
 
 from kokuban.core.sampling_params import SamplingParams
 
@@ -20,6 +20,16 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     CANCELLED = "cancelled"
     ERROR = "error"
+
+
+class Pin(NamedTuple):
+    """A wish to keep the KV of a prompt's beginning for a while."""
+
+    num_tokens: int
+    """Of the prompt, from its first; 1 or more."""
+
+    ttl_s: float
+    """Seconds from the end of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +68,9 @@ class Request:
 
     cache_scope: str = ""
     """Parts the tenant's prefix cache further: requests share KV only within one scope."""
+
+    session: str = ""
+    """The conversation that it belongs to, among those of its tenant; "": none."""
+
+    pins: tuple[Pin, ...] = ()
+    """What of its KV is to be kept when it has ended, as far as the tenant's quota reaches."""

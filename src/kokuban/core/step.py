@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kokuban.core.request import BlockId, FinishReason, Request, RequestId
+from kokuban.core.session import Origin
 
 
 class TokenLogprob(NamedTuple):
@@ -39,6 +40,19 @@ class Admission:
     """What it had generated before it was preempted: penalties and counters go on from there."""
 
 
+class BlockRewrite(NamedTuple):
+    """An entry of a block table that changes: its block was shared, and is about to be written."""
+
+    group: int
+    """Index of the KV group."""
+
+    logical_block: int
+    """Which entry of the request's table, from 0."""
+
+    block: BlockId
+    """What it is from now on. A copy of the old one, see `StepPlan.moves`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """The piece of one request that a step computes."""
@@ -55,6 +69,9 @@ class Chunk:
 
     samples: bool
     """Whether the chunk reaches the end of the sequence, so that its last token is sampled from."""
+
+    rewrites: tuple[BlockRewrite, ...] = ()
+    """Entries that earlier chunks of the request brought and that change before this step."""
 
 
 class BlockCopy(NamedTuple):
@@ -154,8 +171,14 @@ class Usage:
     cached_disk_tokens: int = 0
     """Those of them that came up from disk."""
 
+    forked_tokens: int = 0
+    """Prompt tokens whose KV another choice of the same prompt computed, for this one too."""
+
     cache_write_tokens: int = 0
     """Prompt tokens whose KV can be found from now on and could not before."""
+
+    resumed_from: Origin = ""
+    """Where the KV of its session came from, if that was paused before."""
 
     preemptions: int = 0
     recomputed_tokens: int = 0

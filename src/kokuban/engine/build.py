@@ -7,10 +7,10 @@ below sees a whole configuration.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
-from kokuban.core.env import cache_dir, max_isa, omp_num_threads
+from kokuban.core.env import cache_dir, debug, max_isa, omp_num_threads
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
@@ -26,7 +26,7 @@ from kokuban.plan.cost import CostModel
 from kokuban.plan.machine import load_constants
 from kokuban.plan.memory import KvBudget
 from kokuban.program.program import Program
-from kokuban.runner.load import Progress, load_weights
+from kokuban.runner.load import LoadedWeights, Progress, load_weights
 from kokuban.runner.native import NativeExecutor
 from kokuban.scheduler.prices import ModelPrices
 from kokuban.scheduler.scheduler import Scheduler
@@ -80,48 +80,67 @@ def build_engine(
     program = build_program(config)
     layout = make_layout(program.kv, scheduler.block_size, runtime)
     text = load_text(source.tokenizer_source())
-    threads = num_threads(runtime.threads, omp_num_threads=omp_num_threads())
-    pool, isa_cap, isa = make_threads(threads), max_isa(), isa_name(max_isa())
+    compute = _compute(runtime)
     weights = load_weights(
-        source, program, config, pool=pool, quantize=runtime.quantize, progress=on_load
+        source, program, config, pool=compute.pool, quantize=runtime.quantize, progress=on_load
     )
     rope_positions = scheduler.max_context_tokens or config.max_positions
     budget = kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
-    info = _info(
-        served_name or str(model), config.vocab_size, scheduler, runtime, budget, threads, isa
-    )
-    key_space = _key_space(source, program, layout, scheduler, runtime, isa, rope_positions)
+    info = _info(served_name or str(model), config.vocab_size, scheduler, runtime, budget, compute)
     memory = make_kv_memory(
         program.kv,
         layout,
         budget,
-        key_space=key_space,
+        key_space=_key_space(source, program, layout, scheduler, runtime, info, rope_positions),
         scheduler=scheduler,
         runtime=runtime,
         disk_root=runtime.kv_disk_dir or cache_dir() / "kv",
         model=info.model,
+        debug=debug(),
     )
-    executor = NativeExecutor(
+    valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
+    executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab)
+    memory.storage.populate()
+    prices = _prices(program, weights, budget, scheduler, info)
+    client = EngineThread(_core(scheduler, memory, executor, prices), info, memory.doorbell)
+    return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
+
+
+def _executor(
+    program: Program,
+    weights: LoadedWeights,
+    memory: KvMemory,
+    compute: "_Compute",
+    rope_positions: int,
+    valid_vocab: int,
+) -> NativeExecutor:
+    return NativeExecutor(
         program,
         weights,
         memory.storage,
         host=memory.host,
-        pool=pool,
-        isa_cap=isa_cap,
-        max_context_tokens=budget.max_context_tokens,
+        pool=compute.pool,
+        isa_cap=compute.isa_cap,
+        max_context_tokens=memory.budget.max_context_tokens,
         rope_positions=rope_positions,
-        valid_vocab=min(text.tokenizer.vocab_size, program.vocab_size),
+        valid_vocab=valid_vocab,
     )
-    memory.storage.populate()
-    cost = CostModel(
-        program,
-        weight_bytes=weights.bytes_by_name,
-        kv_bytes_per_token=budget.bytes_per_token,
-        constants=load_constants(cache_dir(), cpu=cpu_name(), isa=isa, threads=threads),
-        chunk_tokens=scheduler.token_budget,
-    )
-    client = EngineThread(_core(scheduler, memory, executor, cost), info, memory.doorbell)
-    return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
+
+
+class _Compute(NamedTuple):
+    """What computes."""
+
+    threads: int
+    pool: Any
+    """The native threads."""
+
+    isa_cap: int
+    isa: str
+
+
+def _compute(runtime: RuntimeConfig) -> _Compute:
+    threads = num_threads(runtime.threads, omp_num_threads=omp_num_threads())
+    return _Compute(threads, make_threads(threads), max_isa(), isa_name(max_isa()))
 
 
 def _key_space(
@@ -130,7 +149,7 @@ def _key_space(
     layout: KvLayout,
     scheduler: SchedulerConfig,
     runtime: RuntimeConfig,
-    isa: str,
+    info: EngineInfo,
     rope_positions: int,
 ) -> KeySpace | None:
     """What names the blocks of this model in the prefix cache; None when it is off."""
@@ -142,23 +161,48 @@ def _key_space(
         model_digest=source.digest(whole=runtime.kv_disk_bytes > 0),
         program=program,
         layout=layout,
-        isa=isa,
+        isa=info.isa,
         quantize=runtime.quantize,
         max_context_tokens=rope_positions,
     )
 
 
+def _prices(
+    program: Program,
+    weights: LoadedWeights,
+    budget: KvBudget,
+    scheduler: SchedulerConfig,
+    info: EngineInfo,
+) -> ModelPrices:
+    """What computing and moving KV cost here, as `bench machine` measured or as a guess."""
+    constants = load_constants(cache_dir(), cpu=cpu_name(), isa=info.isa, threads=info.threads)
+    cost = CostModel(
+        program,
+        weight_bytes=weights.bytes_by_name,
+        kv_bytes_per_token=budget.bytes_per_token,
+        constants=constants,
+        chunk_tokens=scheduler.token_budget,
+    )
+    return ModelPrices(cost, budget.block_bytes)
+
+
 def _core(
-    config: SchedulerConfig, memory: KvMemory, executor: NativeExecutor, cost: CostModel
+    config: SchedulerConfig, memory: KvMemory, executor: NativeExecutor, prices: ModelPrices
 ) -> EngineCore:
     scheduler = Scheduler(
         config,
         memory.manager,
         max_context_tokens=memory.budget.max_context_tokens,
-        prices=ModelPrices(cost, memory.budget.block_bytes),
+        prices=prices,
     )
     return EngineCore(
-        scheduler, memory.manager, executor, SystemClock(), log=memory.log, disk=memory.disk
+        scheduler,
+        memory.manager,
+        executor,
+        SystemClock(),
+        log=memory.log,
+        disk=memory.disk,
+        debug=debug(),
     )
 
 
@@ -168,8 +212,7 @@ def _info(
     scheduler: SchedulerConfig,
     runtime: RuntimeConfig,
     budget: KvBudget,
-    threads: int,
-    isa: str,
+    compute: _Compute,
 ) -> EngineInfo:
     return EngineInfo(
         model=name,
@@ -182,8 +225,8 @@ def _info(
         num_kv_tokens=budget.num_tokens,
         requests_at_full_length=budget.requests_at_full_length,
         kv_dtype=runtime.kv_dtype,
-        threads=threads,
-        isa=isa,
+        threads=compute.threads,
+        isa=compute.isa,
         token_budget=scheduler.token_budget,
         prefix_cache=scheduler.prefix_cache,
     )

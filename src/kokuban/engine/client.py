@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kokuban.core.request import Request, RequestId
+from kokuban.core.session import SessionStatus
 from kokuban.core.step import TokenEvent
 from kokuban.kvcache.events import Cursor, Replay
+from kokuban.kvcache.tiers import TierStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,12 @@ class EngineStats:
     output_tokens: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
+    forked_tokens: int = 0
     failed_requests: int = 0
+    recomputed_tokens: int = 0
+    tiers: tuple[TierStats, ...] = ()
+    """What lies below the pool, from the top."""
+
     step_ms: float = 0.0
     """Duration of the last step."""
 
@@ -99,6 +106,32 @@ class EngineClient(Protocol):
             RequestError: the engine keeps no events, since it has no prefix cache.
             StepFailed, ShuttingDown: the engine has stopped, or is about to.
         """
+        ...
+
+    async def pause_session(
+        self, tenant: str, session: str, *, expected_s: float | None, tools: Sequence[str] = ()
+    ) -> SessionStatus | None:
+        """Say that a session will not go on for a while, so that its KV may make room.
+
+        Args:
+            expected_s: how long; None: as long as these tools have taken before.
+            tools: names of what runs meanwhile; how long they take is learned.
+
+        Returns:
+            What was decided; None if the tenant has no such session.
+        """
+        ...
+
+    async def resume_session(self, tenant: str, session: str) -> SessionStatus | None:
+        """Bring a paused session's KV back now; None if the tenant has no such session."""
+        ...
+
+    async def delete_session(self, tenant: str, session: str) -> bool:
+        """Forget a session, and give up its KV first; whether there was one."""
+        ...
+
+    async def session_status(self, tenant: str, session: str) -> SessionStatus | None:
+        """What is known of a session; None if the tenant has no such session."""
         ...
 
     def stats(self) -> EngineStats: ...

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kokuban.core.request import Request, RequestId
+from kokuban.core.session import SessionStatus
 from kokuban.core.step import StepPlan, TokenEvent
 from kokuban.engine.client import EngineStats
 from kokuban.kvcache.disk_tier import DiskTier
@@ -18,6 +19,7 @@ from kokuban.kvcache.manager import Manager
 from kokuban.observe.clock import Clock
 from kokuban.runner.executor import Executor
 from kokuban.scheduler.scheduler import Scheduler
+from kokuban.scheduler.sessions import SessionKey
 
 FLUSH_S = 5.0
 """Seconds that the end of an engine may take to write KV to disk, twice at most."""
@@ -32,6 +34,7 @@ class EngineCore:
         manager: the scheduler's own; asked for counts, and to forget what is cached.
         log: where the manager's pool tells what it stores and loses; None: nowhere.
         disk: what lies below host memory, closed with the core.
+        debug: whether all invariants are checked whenever there is nothing else to do.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class EngineCore:
         clock: Clock,
         log: EventLog | None = None,
         disk: DiskTier | None = None,
+        debug: bool = False,
     ) -> None:
         self._scheduler = scheduler
         self._manager = manager
@@ -49,6 +53,7 @@ class EngineCore:
         self._clock = clock
         self._log = log
         self._disk = disk
+        self._debug = debug
         self._stalled = False
         self._in_flight: deque[tuple[StepPlan, float]] = deque()
         self._step_ms = 0.0
@@ -75,7 +80,31 @@ class EngineCore:
 
     def reset_prefix_cache(self) -> int:
         """Forget the content of free blocks; returns how many had one."""
-        return self._manager.forget_free()
+        return self._scheduler.forget_cached()
+
+    def pause_session(
+        self, key: SessionKey, expected_s: float | None, tools: Sequence[str]
+    ) -> SessionStatus | None:
+        """See `EngineClient.pause_session`."""
+        return self._scheduler.sessions.pause(key, expected_s, tools, self._clock.now())
+
+    def resume_session(self, key: SessionKey) -> SessionStatus | None:
+        """See `EngineClient.resume_session`."""
+        return self._scheduler.sessions.resume(key, self._clock.now())
+
+    def delete_session(self, key: SessionKey) -> bool:
+        """See `EngineClient.delete_session`."""
+        return self._scheduler.sessions.delete(key)
+
+    def session_status(self, key: SessionKey) -> SessionStatus | None:
+        """See `EngineClient.session_status`."""
+        return self._scheduler.sessions.status(key)
+
+    @property
+    def wait_s(self) -> float | None:
+        """How long an idle engine may sleep: until a session must come back. None: any time."""
+        due_s = self._scheduler.next_due_s
+        return None if due_s is None else max(0.0, due_s - self._clock.now())
 
     @property
     def idle(self) -> bool:
@@ -104,6 +133,11 @@ class EngineCore:
             events += self._collect()
         return events
 
+    def rest(self) -> None:
+        """Called before the engine sleeps for want of work: the time to check itself."""
+        if self._debug and not self._in_flight:
+            self._scheduler.check()
+
     def _collect(self) -> Sequence[TokenEvent]:
         plan, begun_s = self._in_flight.popleft()
         result = self._executor.collect()
@@ -125,7 +159,10 @@ class EngineCore:
             output_tokens=totals.output_tokens,
             preemptions=totals.preemptions,
             cached_tokens=totals.cached_tokens,
+            forked_tokens=totals.forked_tokens,
             failed_requests=totals.failed_requests,
+            recomputed_tokens=totals.recomputed_tokens,
+            tiers=() if self._manager.below is None else self._manager.below.stats(),
             step_ms=self._step_ms,
         )
 

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from kokuban.core.errors import RequestError
-from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.request import FinishReason, Pin, Request, RequestId
 from kokuban.core.sampling_params import SEED_BITS, SamplingParams
 from kokuban.core.step import SampledToken, TokenEvent, Usage
 from kokuban.engine.client import EngineClient
@@ -63,6 +63,8 @@ async def generate(
     priority: int = 0,
     tenant: str = "",
     cache_scope: str = "",
+    session: str = "",
+    pins: Sequence[Pin] = (),
     deadline_s: float | None = None,
 ) -> AsyncGenerator[TextDelta]:
     """Generate `params.n` continuations of a prompt.
@@ -78,7 +80,7 @@ async def generate(
         end_token_ids: the model's own end-of-text tokens; `params.ignore_eos` sets them aside.
         continues: the text goes on from the prompt (a raw completion, a continued message), so
             that a space in front of its first word is its own.
-        priority, tenant, cache_scope, deadline_s: see `core.Request`.
+        priority, tenant, cache_scope, session, pins, deadline_s: see `core.Request`.
 
     Raises:
         Overloaded, RequestError: the engine refused the requests; none of them runs.
@@ -93,6 +95,8 @@ async def generate(
         priority=priority,
         tenant=tenant,
         cache_scope=cache_scope,
+        session=session,
+        pins=tuple(pins),
         deadline_s=deadline_s,
     )
     deltas = _deltas(engine, tokenizer, _choices(first, params.n), continues=continues)

@@ -80,6 +80,7 @@ def make_kv_memory(
     runtime: RuntimeConfig,
     disk_root: Path,
     model: str,
+    debug: bool = False,
 ) -> KvMemory:
     """Reserve the memory and open the disk.
 
@@ -87,6 +88,7 @@ def make_kv_memory(
         key_space: names contents; None without a prefix cache.
         disk_root: the directory of all disk tiers of this installation.
         model: what people call it.
+        debug: whether the tokens of every hit are compared.
 
     Raises:
         ConfigError: memory or disk cannot be had, or lower tiers without a prefix cache.
@@ -112,6 +114,7 @@ def make_kv_memory(
         windows=[group.window for group in kv.groups],
         key_space=key_space,
         tiers=tiers,
+        compares=debug,
     )
     storage = KvStorage(layout, budget.num_blocks)
     return KvMemory(budget, manager, storage, host, tiers, disk, log, doorbell)

@@ -25,6 +25,7 @@ from kokuban.core.errors import StepFailed
 from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import SampledToken, Usage
+from kokuban.engine.beam import Beam, beam_search
 from kokuban.engine.build import Engine, build_engine
 from kokuban.engine.generation import TextDelta, generate
 
@@ -67,6 +68,23 @@ class RequestOutput:
 
     prompt_token_ids: tuple[int, ...]
     choices: tuple[ChoiceOutput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BeamOutput:
+    """One continuation that a beam search found."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    """The generated tokens, an end token included."""
+
+    logprob: float
+    """Natural logarithm of their probability together."""
+
+    score: float
+    """logprob / (number of tokens) ** length_penalty."""
+
+    finish: FinishReason
 
 
 class LLM:
@@ -113,6 +131,41 @@ class LLM:
         each = _for_each(params, len(encoded))
         return self._wait(self._run_all(encoded, each, continues=True))
 
+    def beam_search(
+        self,
+        prompt: Prompt,
+        beam_width: int,
+        max_tokens: int,
+        length_penalty: float = 1.0,
+        *,
+        ignore_eos: bool = False,
+    ) -> list[BeamOutput]:
+        """The `beam_width` continuations whose tokens are most likely together, best first.
+
+        The score is the sum of the tokens' logprobs, an end token included, divided by
+        (number of tokens) ** length_penalty. `engine.beam` says how the search goes.
+
+        Args:
+            beam_width: 1 to 10 sequences that are followed at the same time.
+            ignore_eos: go on past the model's end-of-text tokens.
+
+        Raises:
+            RequestError: a number out of range, or a prompt that can never run.
+            StepFailed: the engine could not finish a request.
+        """
+        ends = () if ignore_eos else self.engine.end_token_ids
+        beams = self._wait(
+            beam_search(
+                self.engine.client,
+                self._encode(prompt),
+                beam_width=beam_width,
+                max_tokens=max_tokens,
+                length_penalty=length_penalty,
+                end_token_ids=ends,
+            )
+        )
+        return [self._beam_output(beam, length_penalty) for beam in beams]
+
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -153,6 +206,14 @@ class LLM:
             return list(prompt)
         tokenizer = self.engine.tokenizer
         return tokenizer.encode(prompt, add_bos=tokenizer.add_bos, parse_special=True)
+
+    def _beam_output(self, beam: Beam, length_penalty: float) -> BeamOutput:
+        assert beam.finish is not None, "a beam that goes on"
+        has_end = beam.finish is FinishReason.STOP
+        shown = beam.token_ids[:-1] if has_end else beam.token_ids
+        text = self.engine.tokenizer.decode(shown, skip_special=True, continues=True)
+        score = beam.score(length_penalty)
+        return BeamOutput(text, beam.token_ids, beam.logprob, score, beam.finish)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop.is_closed():

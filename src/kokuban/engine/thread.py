@@ -10,22 +10,27 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from kokuban.core.errors import KokubanError, RequestError, ShuttingDown, StepFailed
 from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.session import SessionStatus
 from kokuban.core.step import TokenEvent
 from kokuban.engine.client import EngineInfo, EngineStats
 from kokuban.engine.core import EngineCore
 from kokuban.engine.kv_memory import Doorbell
 from kokuban.kvcache.events import Cursor, Replay
+from kokuban.scheduler.sessions import SessionKey
 
 logger = logging.getLogger(__name__)
 
 DEADLINE_S = 0.1
 """How late a deadline may be noticed while nothing can run."""
+
+Result = TypeVar("Result")
 
 News = TokenEvent | KokubanError | None
 """An event; why the group was refused; None: the group was accepted."""
@@ -40,10 +45,11 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reset:
-    """In the inbox: forget what is cached, and tell how much it was."""
+class Call:
+    """In the inbox: something to ask the core between two steps."""
 
-    done: Future[int]
+    ask: Callable[[EngineCore], Any]
+    done: Future[Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -72,8 +78,8 @@ class EngineThread:
     ) -> None:
         self._core = core
         self._info = info
-        self._inbox: deque[Submission | Reset | RequestId] = deque()
-        """Submissions, resets, and ids to cancel."""
+        self._inbox: deque[Submission | Call | RequestId] = deque()
+        """Submissions, calls, and ids to cancel."""
 
         self._wake = threading.Condition()
         self._stopping = False
@@ -108,10 +114,36 @@ class EngineThread:
 
     async def reset_prefix_cache(self) -> int:
         """See `EngineClient.reset_prefix_cache`."""
+        return await self._ask(lambda core: core.reset_prefix_cache())
+
+    async def pause_session(
+        self, tenant: str, session: str, *, expected_s: float | None, tools: Sequence[str] = ()
+    ) -> SessionStatus | None:
+        """See `EngineClient.pause_session`."""
+        key = SessionKey(tenant, session)
+        return await self._ask(lambda core: core.pause_session(key, expected_s, tools))
+
+    async def resume_session(self, tenant: str, session: str) -> SessionStatus | None:
+        """See `EngineClient.resume_session`."""
+        key = SessionKey(tenant, session)
+        return await self._ask(lambda core: core.resume_session(key))
+
+    async def delete_session(self, tenant: str, session: str) -> bool:
+        """See `EngineClient.delete_session`."""
+        key = SessionKey(tenant, session)
+        return await self._ask(lambda core: core.delete_session(key))
+
+    async def session_status(self, tenant: str, session: str) -> SessionStatus | None:
+        """See `EngineClient.session_status`."""
+        key = SessionKey(tenant, session)
+        return await self._ask(lambda core: core.session_status(key))
+
+    async def _ask(self, ask: Callable[[EngineCore], Result]) -> Result:
+        """What the core answers between two steps."""
         self._check_running()
-        reset = Reset(Future())
-        self._put_in(reset)
-        return await asyncio.wrap_future(reset.done)
+        done: Future[Result] = Future()
+        self._put_in(Call(ask, done))
+        return await asyncio.wrap_future(done)
 
     async def kv_events(self, since: Cursor | None = None) -> AsyncGenerator[Replay]:
         """See `EngineClient.kv_events`."""
@@ -177,7 +209,7 @@ class EngineThread:
         if not self.alive():
             raise StepFailed("the engine has stopped after an internal error; see the server's log")
 
-    def _put_in(self, what: Submission | Reset | RequestId) -> None:
+    def _put_in(self, what: Submission | Call | RequestId) -> None:
         with self._wake:
             ended = self._ended
             if not ended:
@@ -216,18 +248,19 @@ class EngineThread:
         """Sleep while there is nothing to do. False when it is time to stop."""
         if not self._inbox and not self._stopping and core.idle:
             self._stats = core.stats()
+            core.rest()
             with self._wake:
                 while not self._inbox and not self._stopping and not self._rung:
                     # Who waits for the disk may have a deadline.
-                    if not self._wake.wait(DEADLINE_S if core.has_requests else None):
+                    if not self._wake.wait(DEADLINE_S if core.has_requests else core.wait_s):
                         break
                 self._rung = False
         return not self._stopping
 
-    def _take(self, core: EngineCore, what: Submission | Reset | RequestId) -> None:
-        if isinstance(what, Reset):
+    def _take(self, core: EngineCore, what: Submission | Call | RequestId) -> None:
+        if isinstance(what, Call):
             if what.done.set_running_or_notify_cancel():
-                what.done.set_result(core.reset_prefix_cache())
+                what.done.set_result(what.ask(core))
             return
         if not isinstance(what, Submission):
             core.cancel(what)
@@ -242,11 +275,11 @@ class EngineThread:
             self._mailboxes[request.id] = what.box
         self._post([(what.box, None)])
 
-    def _refuse(self, what: Submission | Reset | RequestId) -> None:
+    def _refuse(self, what: Submission | Call | RequestId) -> None:
         error = StepFailed("the engine has stopped; see the server's log")
         if isinstance(what, Submission):
             self._post([(what.box, error)])
-        elif isinstance(what, Reset) and what.done.set_running_or_notify_cancel():
+        elif isinstance(what, Call) and what.done.set_running_or_notify_cancel():
             what.done.set_exception(error)
 
     def _deliver(self, events: Sequence[TokenEvent]) -> None:

@@ -45,3 +45,36 @@ def first_needed(num_computed: int, window: int, block_size: int) -> int:
         window: tokens that it sees, itself included.
     """
     return max(0, num_computed - window + 1) // block_size
+
+
+def num_blocks_needed(
+    num_tokens: int, windows: Sequence[int | None], block_size: int, *, max_chunk: int = 1
+) -> int:
+    """Most blocks that a request holds at once on its way to `num_tokens` tokens, in all groups.
+
+    Args:
+        windows: for each KV group the tokens it looks back; None: all of them.
+        max_chunk: most tokens that one step computes of it. A window group holds the chunk and the
+            window - 1 tokens before it.
+    """
+    whole = num_blocks_for(num_tokens, block_size)
+    return sum(
+        whole
+        if window is None
+        else min(whole, max_blocks_touched(window - 1 + max_chunk, block_size))
+        for window in windows
+    )
+
+
+def max_tokens_in(num_blocks: int, windows: Sequence[int | None], block_size: int) -> int | None:
+    """Most tokens, in whole blocks, of one request that has all the blocks; None: any number."""
+    if num_blocks_needed(2**62, windows, block_size) <= num_blocks:
+        return None
+    low, high = 0, num_blocks
+    while low < high:
+        middle = (low + high + 1) // 2
+        if num_blocks_needed(middle * block_size, windows, block_size) <= num_blocks:
+            low = middle
+        else:
+            high = middle - 1
+    return low * block_size

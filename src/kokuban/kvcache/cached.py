@@ -175,15 +175,13 @@ class PrefixFinder:
         """Blocks from the start. Makes few keys beyond the first miss: a new prompt may be long."""
         found: list[BlockId] = []
         while len(found) < limit:
-            keys = chain.keys(token_ids, min(limit, len(found) + _PIECE))[len(found) :]
-            more = self._pool.leading_hits(group, keys)
-            found += more
-            if len(more) == len(keys):
-                continue
-            place = search.below(BlockContent(group, keys[len(more)]))
-            if place == NO_BLOCK:
-                break
-            found.append(place)
+            count = min(limit, len(found) + _PIECE)
+            keys = chain.keys(token_ids, count, first=len(found))
+            for key, block in zip(keys, self._pool.hits(group, keys), strict=True):
+                place = search.below(BlockContent(group, key)) if block == NO_BLOCK else block
+                if place == NO_BLOCK:
+                    return found
+                found.append(place)
         return found
 
     def _num_whole_blocks(self, hits: Sequence[Sequence[BlockId]]) -> int:

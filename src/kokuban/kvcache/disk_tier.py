@@ -113,6 +113,16 @@ class DiskTier:
             return len(self._reads) + len(self._writes) + (self._in_hand is not None)
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks on disk."""
+        return self._store.num_blocks
+
+    @property
+    def max_blocks(self) -> int:
+        """Blocks that fit; 0: as many as the disk holds."""
+        return self._store.max_blocks or 0
+
+    @property
     def room(self) -> int:
         """Writes that would be accepted now."""
         with self._changed:

@@ -8,6 +8,7 @@ that everything else goes first, so that pins can never starve a request that ru
 """
 
 import heapq
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
@@ -31,6 +32,10 @@ class FreeOrder(Protocol):
         Args:
             worth: what its loss would cost, in any unit; 0 for a block without content.
         """
+        ...
+
+    def add_first(self, block: BlockId) -> None:
+        """Put in a block that is to be handed out before all others."""
         ...
 
     def discard(self, block: BlockId) -> None:
@@ -65,6 +70,10 @@ class LeastRecent:
         del worth
         self._blocks[block] = None
 
+    def add_first(self, block: BlockId) -> None:
+        self._blocks[block] = None
+        self._blocks.move_to_end(block, last=False)
+
     def discard(self, block: BlockId) -> None:
         self._blocks.pop(block, None)
 
@@ -96,7 +105,14 @@ class LeastCostly:
 
     def add(self, block: BlockId, worth: float) -> None:
         self._count += 1
-        entry = (self._level + worth, self._count, block)
+        self._push((self._level + worth, self._count, block))
+
+    def add_first(self, block: BlockId) -> None:
+        self._count += 1
+        self._push((-math.inf, -self._count, block))
+
+    def _push(self, entry: tuple[float, int, BlockId]) -> None:
+        block = entry[2]
         self._live[block] = entry
         heapq.heappush(self._heap, entry)
         if len(self._heap) > 2 * len(self._live) + self._MIN_STALE:
@@ -110,6 +126,6 @@ class LeastCostly:
             entry = heapq.heappop(self._heap)
             if self._live.get(entry[2]) == entry:
                 break
-        self._level = entry[0]
+        self._level = max(self._level, entry[0])
         del self._live[entry[2]]
         return entry[2]

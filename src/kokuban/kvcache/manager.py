@@ -12,18 +12,25 @@ in none. A group with a window gives back the blocks that lie wholly behind it, 
     window    [ NO_BLOCK ····· | held: window - 1 tokens | taken by `grow` ]
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
-from kokuban.core.step import BlockCopy, BlockLoad, BlockMove
-from kokuban.kvcache.blocks import first_needed, max_blocks_touched, num_blocks_for
+from kokuban.core.step import BlockCopy, BlockMove, BlockRewrite
+from kokuban.kvcache.below import Below
+from kokuban.kvcache.blocks import (
+    first_needed,
+    max_tokens_in,
+    num_blocks_for,
+    num_blocks_needed,
+)
 from kokuban.kvcache.cached import CachedPrefix, PrefixFinder
-from kokuban.kvcache.contents import BlockContent, Child
+from kokuban.kvcache.forks import Forks
+from kokuban.kvcache.keep import Keeper
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain, KeySpace
-from kokuban.kvcache.table import NOT_RESTORED, Restored, Table
-from kokuban.kvcache.tiers import IN_RAM, ON_DISK, Fetch, LowerTiers
+from kokuban.kvcache.publish import Publisher
+from kokuban.kvcache.table import NOT_RESTORED, Restored, Table, check_tables
+from kokuban.kvcache.tiers import LowerTiers
 
 
 class Manager:
@@ -36,6 +43,7 @@ class Manager:
         key_space: switches the prefix cache on, and names what it holds.
         partial_tails: whether a hit may end inside a block, which is copied then.
         tiers: what lies below the pool; of use with a prefix cache only.
+        compares: whether the tokens of every hit are compared, which keys should make needless.
     """
 
     def __init__(
@@ -47,6 +55,7 @@ class Manager:
         key_space: KeySpace | None = None,
         partial_tails: bool = True,
         tiers: LowerTiers | None = None,
+        compares: bool = False,
     ) -> None:
         assert windows, "a model has at least one KV group"
         assert all(window is None or window >= 1 for window in windows), f"windows {windows}"
@@ -57,10 +66,23 @@ class Manager:
         self._key_space = key_space
         self._partial_tails = partial_tails
         self._tiers = tiers
+        self._compares = compares
         self._moves: list[BlockMove] = []
+        self.keeper = Keeper(pool, tiers, block_size=block_size, windows=windows)
+        """For what becomes of the blocks of requests that have ended."""
+
         self._finder = PrefixFinder(
             pool, block_size=block_size, windows=windows, partial_tails=partial_tails, tiers=tiers
         )
+        self._publisher = Publisher(pool, block_size)
+        self.below: Below | None = None
+        """What lies below the pool, if anything."""
+
+        if tiers is not None:
+            self.below = Below(
+                pool, tiers, self._publisher, block_size, len(self._windows), self._allocate
+            )
+        self._forks = Forks(pool, block_size=block_size, windows=windows, allocate=self._allocate)
         self._tables: dict[RequestId, Table] = {}
 
     @property
@@ -78,8 +100,13 @@ class Manager:
         return self._pool.num_free
 
     @property
+    def num_free_unpinned(self) -> int:
+        """Those of them that nobody has asked to keep."""
+        return self._pool.num_free_unprotected
+
+    @property
     def request_ids(self) -> set[RequestId]:
-        """The requests that have block tables."""
+        """Who has block tables."""
         return set(self._tables)
 
     @property
@@ -88,32 +115,11 @@ class Manager:
 
         It is then computed in chunks of one token if need be, which asks least of the windows.
         """
-        if self.num_needed(2**62, max_chunk=1) <= self.num_blocks:
-            return None
-        low, high = 0, self.num_blocks
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.num_needed(middle * self._block_size, max_chunk=1) <= self.num_blocks:
-                low = middle
-            else:
-                high = middle - 1
-        return low * self._block_size
+        return max_tokens_in(self.num_blocks, self._windows, self._block_size)
 
     def num_needed(self, num_tokens: int, *, max_chunk: int) -> int:
-        """Most blocks that a request holds at once on its way to `num_tokens` tokens.
-
-        Args:
-            num_tokens: tokens that it holds in the end.
-            max_chunk: most tokens that one step computes of it. A window group holds the chunk
-                and the window - 1 tokens before it.
-        """
-        whole = num_blocks_for(num_tokens, self._block_size)
-        return sum(
-            whole
-            if window is None
-            else min(whole, max_blocks_touched(window - 1 + max_chunk, self._block_size))
-            for window in self._windows
-        )
+        """Most blocks that a request holds at once: see `blocks.num_blocks_needed`."""
+        return num_blocks_needed(num_tokens, self._windows, self._block_size, max_chunk=max_chunk)
 
     def num_held(self, request_id: RequestId) -> int:
         """Blocks that the request holds, over all groups, shared ones included."""
@@ -149,37 +155,6 @@ class Manager:
             self._tiers.clear()
         return self._pool.forget_free()
 
-    @property
-    def has_tiers(self) -> bool:
-        """Whether there is anything below the pool."""
-        return self._tiers is not None
-
-    @property
-    def has_stores(self) -> bool:
-        """Whether blocks are still to be copied down."""
-        return self._tiers is not None and self._tiers.num_to_store > 0
-
-    def poll(self) -> None:
-        """Take in what the disk has brought and written."""
-        if self._tiers is not None:
-            self._tiers.poll()
-
-    def fetch(
-        self, chain: KeyChain | None, cached: CachedPrefix, token_ids: Sequence[int]
-    ) -> Fetch | None:
-        """Begin to bring up what a cached prefix has on disk; None if too many wait for that."""
-        assert self._tiers is not None, "a prefix from disk without lower tiers"
-        assert chain is not None, "a cached prefix without keys"
-        if not self._tiers.can_fetch():
-            return None
-        wanted = self._wanted(chain, cached, token_ids, (IN_RAM, ON_DISK))
-        return self._tiers.fetch([content for _, _, content in wanted])
-
-    def end_fetch(self, fetch: Fetch) -> None:
-        """Let go of what was fetched: its request begins, or has gone."""
-        assert self._tiers is not None, "a fetch without lower tiers"
-        self._tiers.end_fetch(fetch)
-
     def take_moves(self, most_stores: int = 0) -> tuple[BlockMove, ...]:
         """The moves that the next step must make first, in their order.
 
@@ -198,7 +173,7 @@ class Manager:
             self._tiers.committed(moves)
 
     def block_table(self, request_id: RequestId, group: int = 0) -> tuple[BlockId, ...]:
-        """The request's block ids in sequence order; NO_BLOCK behind the group's window."""
+        """The request's block ids in sequence order; NO_BLOCK behind the window."""
         return tuple(self._tables[request_id].groups[group])
 
     def make_chain(self, tenant: str, scope: str = "") -> KeyChain | None:
@@ -242,6 +217,8 @@ class Manager:
         table = self._tables[request_id] = Table(self.num_groups, chain)
         if cached is None:
             return NOT_RESTORED
+        if self._compares:
+            self._publisher.compare(cached.block_ids, token_ids)
         for group, blocks in enumerate(cached.block_ids):
             table.groups[group].extend(blocks)
             table.num_behind[group] = blocks.count(NO_BLOCK)
@@ -252,8 +229,14 @@ class Manager:
         for source in sources:
             # Until all blocks are taken: whoever gets it afterwards is filled or writes later.
             self._pool.retain(source)
-        restored = self._load_blocks(table, cached, token_ids) if cached.num_below else NOT_RESTORED
+        restored = NOT_RESTORED
+        if cached.num_below:
+            assert self.below is not None, "blocks from below without lower tiers"
+            assert chain is not None, "a cached prefix without keys"
+            loads, restored = self.below.load(table, chain, cached, token_ids)
+            self._moves += loads
         table.num_published = cached.num_tokens // self._block_size
+        table.num_written = table.num_grown = cached.num_tokens
         if sources:
             targets = self._allocate(len(sources))
             for tables, target in zip(table.groups, targets, strict=True):
@@ -262,10 +245,63 @@ class Manager:
             self._pool.release(sources)
         return restored
 
+    def can_fork(self, parent_id: RequestId, num_tokens: int) -> bool:
+        """Whether the request has computed so many tokens, and holds what they are needed for."""
+        table = self._tables.get(parent_id)
+        return table is not None and self._forks.is_possible(table, num_tokens)
+
+    def num_fork_shares(self, num_tokens: int) -> int:
+        """Blocks that a fork at `num_tokens` tokens never writes into: they stay shared."""
+        return self._forks.num_shared(num_tokens)
+
+    def fork(
+        self,
+        parent_id: RequestId,
+        child_id: RequestId,
+        num_tokens: int,
+        chain: KeyChain | None = None,
+    ) -> None:
+        """Open block tables that begin as the parent's, up to `num_tokens` tokens.
+
+        Every block is shared, a last one that is partly filled too; nothing is copied, and no free
+        block is needed, before one of the two writes on: see `copy_on_write`.
+
+        Args:
+            parent_id: a request for which `can_fork` holds, with no step in flight; it may end at
+                any time.
+            chain: the child's keys for the prefix cache, or None.
+        """
+        assert child_id not in self._tables, f"request {child_id} has a block table already"
+        assert self.can_fork(parent_id, num_tokens), f"no fork of {parent_id} at {num_tokens}"
+        self._tables[child_id] = self._forks.fork(self._tables[parent_id], num_tokens, chain)
+
+    def copy_on_write(self, request_id: RequestId) -> tuple[BlockRewrite, ...]:
+        """Make the block that the request writes next its own, in every group. Before `grow`.
+
+        A block that another request holds, or that the prefix cache may find, is replaced in the
+        request's table; its last holder keeps it. Nothing happens at the border of two blocks.
+
+        Returns:
+            The entries that `grow` has returned before and that are others now. The copies are
+            among the moves.
+
+        Raises:
+            OutOfBlocks: there are not enough free blocks. Nothing has changed then.
+        """
+        copies, rewrites = self._forks.copy_on_write(self._tables[request_id])
+        self._moves += copies
+        return rewrites
+
     def num_tokens_fitting(self, request_id: RequestId, num_tokens: int) -> int:
-        """Most tokens, up to `num_tokens` in all, that the request can hold with what is free."""
-        new = self._pool.num_free // self.num_groups
-        return min(num_tokens, (self._tables[request_id].num_logical + new) * self._block_size)
+        """Most tokens, up to `num_tokens` in all, that the request can hold with what is free.
+
+        The copies of `copy_on_write` come first; without them it cannot write at all.
+        """
+        table = self._tables[request_id]
+        free = self._pool.num_free - len(self._forks.groups_to_copy(table))
+        if free < 0:
+            return min(num_tokens, table.num_written)
+        return min(num_tokens, (table.num_logical + free // self.num_groups) * self._block_size)
 
     def can_grow(self, request_id: RequestId, num_tokens: int) -> bool:
         """Whether `grow` to `num_tokens` tokens in all would succeed."""
@@ -273,6 +309,8 @@ class Manager:
 
     def grow(self, request_id: RequestId, num_tokens: int) -> tuple[tuple[BlockId, ...], ...]:
         """Hold blocks for `num_tokens` tokens in all, and not one block more.
+
+        After `copy_on_write`, if a block that is written is not the request's own.
 
         Returns:
             For each group the entries of its table that no earlier call returned: the cached
@@ -282,16 +320,24 @@ class Manager:
             OutOfBlocks: there are not enough free blocks. Nothing has changed then.
         """
         table = self._tables[request_id]
+        shared = self._forks.groups_to_copy(table)
+        assert not shared, f"request {request_id} would write what is shared"
         count = num_blocks_for(num_tokens, self._block_size) - table.num_logical
         if count > 0:
             taken = self._allocate(count * self.num_groups)
             for group, blocks in enumerate(table.groups):
                 blocks.extend(taken[group * count : (group + 1) * count])
+        table.num_grown = max(table.num_grown, num_tokens)
         shown, table.num_shown = table.num_shown, table.num_logical
         return tuple(tuple(blocks[shown:]) for blocks in table.groups)
 
     def advance(
-        self, request_id: RequestId, num_computed: int, token_ids: Sequence[int] = ()
+        self,
+        request_id: RequestId,
+        num_computed: int,
+        token_ids: Sequence[int] = (),
+        *,
+        fork_at: int | None = None,
     ) -> None:
         """Note that the K and V of the first `num_computed` tokens are in the cache, and right.
 
@@ -299,16 +345,18 @@ class Manager:
 
         Args:
             token_ids: the sequence, `num_computed` tokens or more; read by the prefix cache only.
+            fork_at: keep, until the next call, what a fork at so many tokens needs.
         """
         table = self._tables[request_id]
-        table.num_computed = num_computed
+        table.num_computed = table.num_written = num_computed
+        kept_from = num_computed if fork_at is None else min(num_computed, fork_at)
         if table.chain is not None:
-            self._publish(table, table.chain, num_computed, token_ids)
+            self._publisher.publish_full(table, table.chain, token_ids)
         for group, window in enumerate(self._windows):
             if window is None:
                 continue
             behind = table.num_behind[group]
-            needed = max(behind, first_needed(num_computed, window, self._block_size))
+            needed = max(behind, first_needed(kept_from, window, self._block_size))
             blocks = table.groups[group]
             self._pool.release(reversed(blocks[behind:needed]))
             blocks[behind:needed] = [NO_BLOCK] * (needed - behind)
@@ -325,55 +373,21 @@ class Manager:
         """
         table = self._tables.pop(request_id)
         if table.chain is not None and token_ids and self._partial_tails:
-            self._publish_tail(table, table.chain, token_ids)
+            self._publisher.publish_tail(table, table.chain, token_ids)
         worths = range(table.num_logical, 0, -1)
         for blocks, behind in zip(table.groups, table.num_behind, strict=True):
             self._pool.release(reversed(blocks[behind:]), worths)
-        if down and self._tiers is not None and table.chain is not None and token_ids:
-            self._send_down(table, table.chain, self._tiers, token_ids)
+        if down and self.below is not None and table.chain is not None and token_ids:
+            self.below.send_down(table, table.chain, token_ids)
 
     def check(self) -> None:
         """Assert every invariant, the pool's too. Linear; for tests and an idle debug engine."""
         self._pool.check()
         if self._tiers is not None:
             self._tiers.check()
-        holders: Counter[BlockId] = Counter()
-        for request_id, table in self._tables.items():
-            lengths = {len(blocks) for blocks in table.groups}
-            assert len(lengths) == 1, f"tables of request {request_id} differ in length"
-            assert table.num_published <= table.num_logical, f"request {request_id} publishes ahead"
-            for blocks, behind in zip(table.groups, table.num_behind, strict=True):
-                held = blocks[behind:]
-                assert blocks[:behind] == [NO_BLOCK] * behind, f"request {request_id}: behind"
-                assert NO_BLOCK not in held, f"request {request_id} has a hole in its table"
-                holders.update(held)
-        for block in map(BlockId, range(self.num_blocks)):
-            counted, known = holders[block], self._pool.num_holders(block)
-            assert counted == known, f"block {block} is in {counted} tables but held {known} times"
-
-    def _publish(
-        self, table: Table, chain: KeyChain, num_computed: int, token_ids: Sequence[int]
-    ) -> None:
-        full = num_computed // self._block_size
-        for index in range(table.num_published, full):
-            key, parent = chain.key(token_ids, index), chain.parent(token_ids, index)
-            block_tokens = tuple(
-                token_ids[index * self._block_size : (index + 1) * self._block_size]
-            )
-            for group, blocks in enumerate(table.groups):
-                child = Child(BlockContent(group, parent), block_tokens)
-                self._pool.publish(blocks[index], BlockContent(group, key), child)
-        table.num_published = max(table.num_published, full)
-
-    def _publish_tail(self, table: Table, chain: KeyChain, token_ids: Sequence[int]) -> None:
-        """Make the block that was being filled findable, up to the last token computed."""
-        index, num_tail = divmod(table.num_computed, self._block_size)
-        if num_tail == 0:
-            return
-        parent = chain.parent(token_ids, index)
-        tail = tuple(token_ids[index * self._block_size : table.num_computed])
-        for group, blocks in enumerate(table.groups):
-            self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
+        check_tables(self._tables, self._pool)
+        for table in self._tables.values():
+            self._forks.check(table)
 
     def _allocate(self, count: int) -> list[BlockId]:
         """Blocks of the pool; what they held is copied down before they are written."""
@@ -381,84 +395,3 @@ class Manager:
         if self._tiers is not None:
             self._moves += self._tiers.before_reuse(blocks)
         return blocks
-
-    def _load_blocks(
-        self, table: Table, cached: CachedPrefix, token_ids: Sequence[int]
-    ) -> Restored:
-        """Take blocks for what is below the pool, and have them filled."""
-        assert self._tiers is not None, "blocks from below without lower tiers"
-        assert table.chain is not None, "a cached prefix without keys"
-        chain = table.chain
-        wanted = self._wanted(chain, cached, token_ids, (IN_RAM,))
-        # Held before blocks are taken: taking one may send another block's content down.
-        slots = [self._tiers.hold(content) for _, _, content in wanted]
-        blocks = self._allocate(len(wanted))
-        self._moves += map(BlockLoad, slots, blocks)
-        for (group, index, content), block in zip(wanted, blocks, strict=True):
-            if index == len(table.groups[group]):  # The tail.
-                table.groups[group].append(block)
-                continue
-            table.groups[group][index] = block
-            self._pool.publish(block, content, self._child(chain, group, index, token_ids))
-        return self._origin(cached, wanted, slots)
-
-    def _wanted(
-        self,
-        chain: KeyChain,
-        cached: CachedPrefix,
-        token_ids: Sequence[int],
-        places: Sequence[BlockId],
-    ) -> list[tuple[int, int, BlockContent]]:
-        """Group, logical block and content of what a prefix has in these places, in order."""
-        num_whole = len(cached.block_ids[0])
-        wanted = [
-            (index, group, BlockContent(group, chain.key(token_ids, index)))
-            for group, blocks in enumerate(cached.block_ids)
-            for index, block in enumerate(blocks)
-            if block in places
-        ]
-        if cached.tail_sources and cached.tail_sources[0] < 0:
-            key = chain.tail_key(token_ids, cached.num_tokens)
-            wanted += [
-                (num_whole, group, BlockContent(group, key)) for group in range(self.num_groups)
-            ]
-        return [(group, index, content) for index, group, content in sorted(wanted)]
-
-    def _origin(
-        self,
-        cached: CachedPrefix,
-        wanted: Sequence[tuple[int, int, BlockContent]],
-        slots: Sequence[int],
-    ) -> Restored:
-        """How many tokens came up, counted once for all groups; from disk if any of them did."""
-        assert self._tiers is not None
-        fresh = [self._tiers.came_from_disk(slot) for slot in slots]
-        disk = {index for (_, index, _), is_fresh in zip(wanted, fresh, strict=True) if is_fresh}
-        ram = {index for _, index, _ in wanted} - disk
-
-        def count(indices: set[int]) -> int:
-            return sum(
-                min(self._block_size, cached.num_tokens - index * self._block_size)
-                for index in indices
-            )
-
-        return Restored(count(ram), count(disk))
-
-    def _send_down(
-        self, table: Table, chain: KeyChain, tiers: LowerTiers, token_ids: Sequence[int]
-    ) -> None:
-        """Have those blocks copied down that a released request was the last to hold."""
-        full = table.num_published
-        keys = dict(enumerate(chain.keys(token_ids, full) if full else ()))
-        if token_ids and table.num_computed > full * self._block_size:
-            keys[full] = chain.tail_key(token_ids, table.num_computed)
-        for index in sorted(keys, reverse=True):
-            for group, blocks in enumerate(table.groups):
-                block = blocks[index]
-                if block != NO_BLOCK and self._pool.num_holders(block) == 0:
-                    tiers.freed(block, BlockContent(group, keys[index]))
-
-    def _child(self, chain: KeyChain, group: int, index: int, token_ids: Sequence[int]) -> Child:
-        start = index * self._block_size
-        parent = BlockContent(group, chain.parent(token_ids, index))
-        return Child(parent, tuple(token_ids[start : start + self._block_size]))

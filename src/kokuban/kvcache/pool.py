@@ -63,6 +63,11 @@ class BlockPool:
         return len(self._free) + len(self._protected_free)
 
     @property
+    def num_free_unprotected(self) -> int:
+        """Blocks that can be had without taking one that is protected."""
+        return len(self._free)
+
+    @property
     def num_published(self) -> int:
         """Blocks that `lookup` can find, held and free."""
         return len(self._index)
@@ -125,6 +130,18 @@ class BlockPool:
         """
         return self._index.longest_run(parent, token_ids)
 
+    def is_published(self, block: BlockId) -> bool:
+        """Whether somebody may find the block, so that its filled slots must stay as they are."""
+        return self._index.content(block) is not None or self._index.child(block) is not None
+
+    def may_be_written(self, block: BlockId) -> bool:
+        """Whether a holder of this block is its only reader, now and later."""
+        return self._num_holders[block] == 1 and not self.is_published(block)
+
+    def child(self, block: BlockId) -> Child | None:
+        """How `longest_run` finds a block, its tokens included; None if it does not."""
+        return self._index.child(block)
+
     def retain(self, block: BlockId) -> None:
         """Add a holder; revives the block if it is free."""
         if self._num_holders[block] == 0:
@@ -159,6 +176,18 @@ class BlockPool:
         known = self.longest_run(child.parent, child.token_ids)
         if known is None or known.length < len(child.token_ids):
             self._index.add_child(block, child)
+
+    def is_protected(self, block: BlockId) -> bool:
+        """Whether `protect` holds."""
+        return block in self._protected
+
+    def demote(self, blocks: Sequence[BlockId]) -> None:
+        """Have these free blocks handed out before all others, in this order; ends `protect`."""
+        for block in reversed(blocks):
+            assert self._num_holders[block] == 0, f"block {block} is demoted but somebody holds it"
+            self._order_of(block).discard(block)
+            self._protected.discard(block)
+            self._free.add_first(block)
 
     def protect(self, block: BlockId) -> None:
         """Hand out this block only when no other is free. It ends when that happens."""

@@ -92,10 +92,10 @@ class KeyChain:
         self._extend(token_ids, index + 1)
         return self._keys[index]
 
-    def keys(self, token_ids: Sequence[int], count: int) -> list[BlockKey]:
-        """Keys of the first `count` full blocks, as `key` gives them."""
+    def keys(self, token_ids: Sequence[int], count: int, *, first: int = 0) -> list[BlockKey]:
+        """Keys of full blocks `first` up to `count`, as `key` gives them."""
         self._extend(token_ids, count)
-        return self._keys[:count]
+        return self._keys[first:count]
 
     def parent(self, token_ids: Sequence[int], index: int) -> BlockKey:
         """Key of the block before block `index`, which need not be full; the root for index 0."""

@@ -1,8 +1,11 @@
 """The block tables of one request, one for each KV group, as its manager keeps them."""
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from kokuban.core.request import BlockId
+from kokuban.core.request import NO_BLOCK, BlockId, RequestId
+from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain
 
 
@@ -17,7 +20,7 @@ NOT_RESTORED = Restored()
 
 
 class Table:
-    """What one request holds. Written by `Manager` alone."""
+    """What one request holds. Written by `Manager` and its `Forks` alone."""
 
     def __init__(self, num_groups: int, chain: KeyChain | None) -> None:
         self.groups: list[list[BlockId]] = [[] for _ in range(num_groups)]
@@ -33,6 +36,12 @@ class Table:
         self.num_computed = 0
         """Tokens that `advance` was told of."""
 
+        self.num_written = 0
+        """Tokens whose KV is in the table: computed, found or forked. The next is written next."""
+
+        self.num_grown = 0
+        """Tokens that `grow` was asked for, or that were written already."""
+
         self.chain = chain
 
     @property
@@ -42,3 +51,26 @@ class Table:
     @property
     def num_held(self) -> int:
         return self.num_logical * len(self.groups) - sum(self.num_behind)
+
+
+def check_tables(tables: Mapping[RequestId, Table], pool: BlockPool) -> None:
+    """Assert that tables are whole, and that together they hold what the pool says is held."""
+    holders: Counter[BlockId] = Counter()
+    places: dict[BlockId, tuple[int, int]] = {}
+    for request_id, table in tables.items():
+        lengths = {len(blocks) for blocks in table.groups}
+        assert len(lengths) == 1, f"tables of request {request_id} differ in length"
+        assert table.num_published <= table.num_logical, f"request {request_id} publishes ahead"
+        assert table.num_shown <= table.num_logical, f"request {request_id} shows too much"
+        for group, blocks in enumerate(table.groups):
+            behind = table.num_behind[group]
+            held = blocks[behind:]
+            assert blocks[:behind] == [NO_BLOCK] * behind, f"request {request_id}: behind"
+            assert NO_BLOCK not in held, f"request {request_id} has a hole in its table"
+            holders.update(held)
+            for index, block in enumerate(held, start=behind):
+                place = places.setdefault(block, (group, index))
+                assert place == (group, index), f"block {block} is in two places of sequences"
+    for block in map(BlockId, range(pool.num_blocks)):
+        counted, known = holders[block], pool.num_holders(block)
+        assert counted == known, f"block {block} is in {counted} tables but held {known} times"

@@ -16,11 +16,12 @@ Owns: what is where below the pool, and what is on its way. Never: a byte of KV.
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, NamedTuple
 
 from kokuban.core.request import NO_BLOCK, BlockId
 from kokuban.core.step import BlockLoad, BlockMove, BlockStore
 from kokuban.kvcache.contents import BlockContent
+from kokuban.kvcache.disk_port import Disk, DiskJob
 from kokuban.kvcache.events import EventLog
 from kokuban.kvcache.host_slots import HostSlots
 
@@ -30,47 +31,6 @@ ON_DISK = BlockId(-3)
 
 MAX_FETCHES = 4
 """Requests that may wait for the disk at a time: each keeps slots of host memory pinned."""
-
-
-class DiskJob(Protocol):
-    """Something that the disk has done."""
-
-    @property
-    def kind(self) -> str:
-        """ "read" or "write"."""
-        ...
-
-    @property
-    def content(self) -> BlockContent: ...
-
-    @property
-    def slot(self) -> int: ...
-
-    @property
-    def ok(self) -> bool: ...
-
-
-class Disk(Protocol):
-    """The part of `kvcache.disk_tier.DiskTier` that is used here; all but the I/O is immediate."""
-
-    @property
-    def room(self) -> int:
-        """Writes that could be queued now."""
-        ...
-
-    def contains(self, content: BlockContent) -> bool: ...
-
-    def write(self, content: BlockContent, slot: int) -> bool:
-        """Queue the writing of a slot; False if the queue is full."""
-        ...
-
-    def read(self, content: BlockContent, slot: int) -> None:
-        """Queue the reading into a slot."""
-        ...
-
-    def take_done(self) -> Sequence[DiskJob]: ...
-
-    def clear(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +75,23 @@ class TierTotals:
 
     spill_failures: int = 0
     """Not written: the disk could not, or host memory gave the slot to another block first."""
+
+
+class TierStats(NamedTuple):
+    """What one tier below the pool has, and what has happened since the start, in blocks."""
+
+    tier: Literal["ram", "disk"]
+    blocks: int
+    capacity: int
+    """0 where it is not known."""
+
+    written: int
+    read: int
+    dropped: int
+    """Not kept for want of room, or of time."""
+
+    failed: int
+    """Asked for and not there, or not right."""
 
 
 class LowerTiers:
@@ -176,6 +153,25 @@ class LowerTiers:
         """Contents that the disk is asked for."""
         return len(self._reads)
 
+    def stats(self) -> tuple[TierStats, ...]:
+        """Host memory, and the disk if there is one."""
+        totals = self.totals
+        ram = TierStats(
+            "ram", self.num_in_ram, self.num_slots, totals.stored, totals.loaded, totals.dropped, 0
+        )
+        if self._disk is None:
+            return (ram,)
+        disk = TierStats(
+            "disk",
+            self._disk.num_blocks,
+            self._disk.max_blocks,
+            totals.spilled,
+            totals.fetched,
+            totals.spill_failures,
+            totals.fetch_failures,
+        )
+        return ram, disk
+
     def find(self, content: BlockContent) -> BlockId:
         """IN_RAM, ON_DISK, or NO_BLOCK for a content that neither has."""
         if self._host.find(content) is not None:
@@ -192,6 +188,11 @@ class LowerTiers:
         else:
             self._host.pin(slot)
             self._host.unpin(slot)  # Now the most recently used.
+
+    def forget_stores(self, blocks: Iterable[BlockId]) -> None:
+        """Do not copy down these blocks after all."""
+        for block in blocks:
+            self._to_store.pop(block, None)
 
     def before_reuse(self, blocks: Iterable[BlockId]) -> list[BlockMove]:
         """Copies of those that have just been handed out and were still to be copied down."""

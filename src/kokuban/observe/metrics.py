@@ -8,7 +8,7 @@ Counters only grow. Nothing here raises into the caller's work: a wrong amount i
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -118,6 +118,25 @@ class ServingMetrics:
         return generate_latest(self._registry)
 
 
+class TierSnapshot(Protocol):
+    """The part of a tier's statistics that is exported; see `kvcache.tiers.TierStats`."""
+
+    @property
+    def tier(self) -> str: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def written(self) -> int: ...
+    @property
+    def read(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+
+
 class Snapshot(Protocol):
     """The part of the engine's statistics that is exported; see `engine.client.EngineStats`."""
 
@@ -139,6 +158,10 @@ class Snapshot(Protocol):
     def preemptions(self) -> int: ...
     @property
     def failed_requests(self) -> int: ...
+    @property
+    def recomputed_tokens(self) -> int: ...
+    @property
+    def tiers(self) -> Sequence[TierSnapshot]: ...
 
 
 class EngineCollector(Collector):
@@ -169,8 +192,36 @@ class EngineCollector(Collector):
             ("engine_steps", "Forward passes.", stats.steps),
             ("corrupted_requests", "Requests that the engine failed.", stats.failed_requests),
             ("prefix_cache_queries", "Prompt tokens looked up when admitted.", stats.prompt_tokens),
+            ("recomputed_tokens", "Tokens computed again.", stats.recomputed_tokens),
             ("prefix_cache_hits", "Of those, tokens whose KV was found.", stats.cached_tokens),
         ):
             counter = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model], value)
+            yield counter
+        yield from self._tiers(stats.tiers)
+
+    def _tiers(self, tiers: Sequence[TierSnapshot]) -> Iterator[Metric]:
+        """Blocks below the pool, by tier; nothing where there is none."""
+        gauges = {
+            "kv_tier_blocks": ("Blocks that a tier below the pool has.", "blocks"),
+            "kv_tier_capacity_blocks": ("Blocks that it holds; 0: no limit.", "capacity"),
+        }
+        counters = {
+            "kv_tier_written_blocks": ("Blocks that came down.", "written"),
+            "kv_tier_read_blocks": ("Blocks that went up.", "read"),
+            "kv_tier_dropped_blocks": ("Blocks not kept for want of room or time.", "dropped"),
+            "kv_tier_failed_blocks": ("Blocks asked for and gone, or not right.", "failed"),
+        }
+        if not tiers:
+            return
+        labels = ["model_name", "tier"]
+        for name, (text, field) in gauges.items():
+            gauge = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+            for tier in tiers:
+                gauge.add_metric([self._model, tier.tier], getattr(tier, field))
+            yield gauge
+        for name, (text, field) in counters.items():
+            counter = CounterMetricFamily(PREFIX + name, text, labels=labels)
+            for tier in tiers:
+                counter.add_metric([self._model, tier.tier], getattr(tier, field))
             yield counter

@@ -77,6 +77,7 @@ class CostModel:
             rest, weight_bytes, program.vocab_size
         )
         self._row_bytes = _value_bytes(rest, "R")
+        self._num_ops = len(program.body), len(program.head)
 
     @property
     def constants(self) -> MachineConstants:
@@ -96,7 +97,7 @@ class CostModel:
             self._products_s(step)
             + self._attention_s(step.attended_pairs, step.kv_tokens)
             + self._rest_s(step.num_tokens, step.num_rows)
-            + self._constants.step_overhead_s
+            + self._overhead_s(step)
         )
 
     def prefill_s(self, start: int, num_tokens: int) -> float:
@@ -156,6 +157,11 @@ class CostModel:
             {window: tokens_read(chunk, window) for window in windows},
         )
         return compute_s + attention_s + self._rest_s(chunk.num_tokens, 0)
+
+    def _overhead_s(self, step: StepSummary) -> float:
+        body, head = self._num_ops
+        num_ops = body + head if step.num_rows else body
+        return self._constants.step_overhead_s + num_ops * self._constants.op_overhead_s
 
     def _products_s(self, step: StepSummary) -> float:
         seconds = 0.0

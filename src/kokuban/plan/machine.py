@@ -61,8 +61,12 @@ class MachineConstants:
     disk_latency_s: float = 1e-3
     """Before the first byte of something on disk is there."""
 
-    step_overhead_s: float = 500e-6
-    """Of each step, whatever is in it: planning, arrays, threads that wait for each other."""
+    op_overhead_s: float = 2e-6
+    """Of each operation of a step: threads that are woken and wait for each other. A guess, also
+    where the rest is measured."""
+
+    step_overhead_s: float = 200e-6
+    """Of each step, whatever is in it: planning, arrays, events."""
 
     row_overhead_s: float = 50e-6
     """Of each token that is sampled: sampler, bookkeeping, events."""

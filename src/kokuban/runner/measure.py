@@ -80,7 +80,7 @@ class MachineBench:
         self._num_rows = num_rows
 
     def measure(self, progress: Progress = lambda what: None) -> MachineConstants:
-        """All numbers, in some seconds.
+        """All rates, in some seconds. Overheads are left at their guesses.
 
         Raises:
             OSError: the directory cannot be written.

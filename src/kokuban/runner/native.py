@@ -89,9 +89,7 @@ class NativeExecutor:
         valid_vocab: int | None = None,
     ) -> None:
         layout = storage.layout
-        self._storage = storage
-        self._host = host
-        self._block_size = layout.block_size
+        self._storage, self._host, self._block_size = storage, host, layout.block_size
         self._num_groups = len(program.kv.groups)
         self._rows: Rows[RowState] = Rows(self._num_groups)
         self._rope_tables = tuple(

@@ -59,13 +59,16 @@ class Rows(Generic[State]):
         return self._states[self._row_of[request_id]]
 
     def extend(self, chunk: Chunk) -> int:
-        """Append the chunk's new blocks to its request's tables.
+        """Change the entries that the chunk rewrites and append its new blocks.
 
         Returns:
             The request's row.
         """
         row = self._row_of[chunk.request_id]
         lengths = self._lengths[row]
+        for group, index, block in chunk.rewrites:
+            assert index < lengths[group], f"{chunk.request_id} rewrites what it does not have"
+            self._tables[group][row, index] = block
         for group, blocks in enumerate(chunk.new_block_ids):
             if blocks:
                 begin, end = lengths[group], lengths[group] + len(blocks)

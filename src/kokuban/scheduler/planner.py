@@ -2,7 +2,8 @@
 
 In this order: every running request that needs only its last token gets it; then prompts that are
 under way get what is left of the budget; then waiting requests are admitted into the rest. Blocks
-are taken in the same order, so decoding never waits for a prefill.
+are taken in the same order, so decoding never waits for a prefill. A choice whose sibling has
+computed their prompt is admitted as a fork: see `siblings`.
 
 When blocks run out, a decoding request preempts the one that is cheapest to bring back, itself
 perhaps. A prefill takes
@@ -22,6 +23,7 @@ from kokuban.scheduler.pace import Pace
 from kokuban.scheduler.prefixes import Prefixes
 from kokuban.scheduler.queue import LOOKAHEAD, WaitingQueue
 from kokuban.scheduler.running import RunningList
+from kokuban.scheduler.siblings import SiblingForks, fork_point
 from kokuban.scheduler.state import RequestState
 
 
@@ -33,6 +35,7 @@ class Planner:
         config: SchedulerConfig,
         manager: Manager,
         queue: WaitingQueue,
+        siblings: SiblingForks,
         running: RunningList,
         shares: TenantShares,
         pace: Pace,
@@ -41,6 +44,7 @@ class Planner:
         self._config = config
         self._manager = manager
         self._queue = queue
+        self._siblings = siblings
         self._running = running
         self._shares = shares
         self._pace = pace
@@ -61,6 +65,7 @@ class Planner:
         assert draft.chunks or not len(self._running), "the running requests block each other"
         if not draft.preempted:
             self._admit(draft, now_s)
+        self._siblings.release_ended()
         return draft
 
     def _plan_decodes(self, draft: Draft, now_s: float) -> None:
@@ -69,7 +74,8 @@ class Planner:
                 if self._manager.can_grow(state.id, state.num_computed + 1):
                     self._add_chunk(draft, state, 1)
                     break
-                self._preempt(self._victim(), draft, now_s)
+                if not self._siblings.release_ended():
+                    self._preempt(self._victim(), draft, now_s)
 
     def _plan_prefills(self, draft: Draft, now_s: float) -> None:
         for state in self._running:
@@ -78,6 +84,8 @@ class Planner:
             if not state.running or state.decodes:
                 continue
             size = self._chunk_size(draft, state)
+            if size == 0 and self._siblings.release_ended():
+                size = self._chunk_size(draft, state)
             while size == 0 and self._running.last.request.priority > state.request.priority:
                 self._preempt(self._victim(), draft, now_s)
                 size = self._chunk_size(draft, state)
@@ -93,15 +101,17 @@ class Planner:
         for state in self._queue.candidates():
             if draft.prefill_room == 0 or len(self._running) == self._config.max_running_requests:
                 return
-            cached = self._prefixes.find(state)
-            if cached is None:
-                continue  # It waits for the disk; others may pass meanwhile.
-            needed = self._num_needed(state) - self._manager.num_shared(cached)
-            if needed + self._manager.num_lent(cached) > spare:
-                cached = cached.without_tail()
+            found, needed = self._find_beginning(state, spare)
+            if found is not None and needed > spare:
+                before = self._manager.num_free
+                if self._siblings.release_ended():
+                    spare += self._manager.num_free - before
+                    found, needed = self._find_beginning(state, spare)
+            if found is None:
+                continue  # It waits for the disk or for a sibling; others may pass meanwhile.
             # Alone it always fits: `Scheduler.add` has seen to that.
             if needed <= spare or not len(self._running):
-                self._begin(draft, state, cached, now_s)
+                self._begin(draft, state, found, now_s)
                 spare -= needed + self._manager.num_groups
                 for other in passed:
                     other.num_skips += 1
@@ -119,15 +129,45 @@ class Planner:
             state.num_preemptions or state.num_skips >= self._config.max_skips for state in passed
         )
 
-    def _begin(self, draft: Draft, state: RequestState, cached: CachedPrefix, now_s: float) -> None:
+    def _find_beginning(
+        self, state: RequestState, spare: int
+    ) -> tuple[RequestState | CachedPrefix | None, int]:
+        """What a waiting request may begin with: a sibling to fork from, or a cached prefix.
+
+        Returns:
+            None if it has to wait for either; and the free blocks that it needs.
+        """
+        source = self._siblings.find_source(state)
+        if source is not None:
+            shared = self._manager.num_fork_shares(fork_point(state))
+            return source, self._manager.num_needed(state.num_prompt, max_chunk=1) - shared
+        if self._siblings.hold_back(state):
+            return None, 0
+        cached = self._prefixes.find(state)
+        if cached is None:
+            return None, 0
+        needed = self._num_needed(state) - self._manager.num_shared(cached)
+        if needed + self._manager.num_lent(cached) > spare:
+            cached = cached.without_tail()
+        return cached, needed
+
+    def _begin(
+        self, draft: Draft, state: RequestState, found: RequestState | CachedPrefix, now_s: float
+    ) -> None:
         self._queue.remove(state)
         self._pace.note_admission(now_s, others_wait=len(self._queue) > 0)
-        restored = self._manager.begin(state.id, state.chain, cached, state.token_ids)
+        self._siblings.begin(state)
+        if isinstance(found, RequestState):
+            self._manager.fork(found.id, state.id, fork_point(state), state.chain)
+            scores = self._siblings.prompt_scores(state)
+            state.begin_fork(now_s, found, fork_point(state), scores)
+        else:
+            restored = self._manager.begin(state.id, state.chain, found, state.token_ids)
+            state.begin(now_s, found.num_tokens, restored)
         self._prefixes.drop(state)
         if state.num_preemptions == 0:
-            num_new = state.num_prompt - cached.num_tokens
+            num_new = state.num_prompt - state.num_computed
             self._shares.charge(state.request.tenant, input_tokens=num_new)
-        state.begin(now_s, cached.num_tokens, restored)
         self._running.add(state)
         draft.admitted.append(Admission(state.request, state.output_token_ids))
         size = self._chunk_size(draft, state)
@@ -137,6 +177,7 @@ class Planner:
     def _preempt(self, state: RequestState, draft: Draft, now_s: float) -> None:
         draft.drop(state)
         draft.preempted.append(state.id)
+        self._siblings.preempt(state)
         self._manager.release(state.id, state.token_ids, down=self._prefixes.keeps(state))
         self._running.remove(state)
         state.preempt(now_s)
@@ -149,17 +190,24 @@ class Planner:
 
     def _add_chunk(self, draft: Draft, state: RequestState, size: int) -> None:
         end = state.num_computed + size
+        rewrites = self._manager.copy_on_write(state.id)
         chunk = Chunk(
             request_id=state.id,
             start=state.num_computed,
             token_ids=tuple(state.token_ids[state.num_computed : end]),
             new_block_ids=self._manager.grow(state.id, end),
             samples=end == len(state.token_ids) and state.max_output_tokens > 0,
+            rewrites=rewrites,
         )
         draft.add(state, chunk)
 
     def _victim(self) -> RequestState:
         return self._running.victim(self._prefixes.bring_back_s)
+
+    @property
+    def num_spare_blocks(self) -> int:
+        """Free blocks, but pinned ones, that may be filled with what nobody has asked for yet."""
+        return self._manager.num_free_unpinned - len(self._running) * self._manager.num_groups
 
     def _num_spare_blocks(self) -> int:
         """Free blocks that newcomers may have.

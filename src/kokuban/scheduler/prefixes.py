@@ -28,9 +28,10 @@ class Prefixes:
         if state.found is None or state.found[0] != version:
             state.found = version, self._look_up(state)
         found = state.found[1]
-        if found.num_on_disk == 0:
+        below = self._manager.below
+        if found.num_on_disk == 0 or below is None or state.chain is None:
             return found
-        state.fetch = self._manager.fetch(state.chain, found, state.token_ids)
+        state.fetch = below.fetch(state.chain, found, state.token_ids)
         if state.fetch is None or not state.fetch.done:
             return None
         # Host memory had no room for any of it.
@@ -39,14 +40,14 @@ class Prefixes:
 
     def drop(self, state: RequestState) -> None:
         """Let go of what a request had brought up: it begins, or it has gone."""
-        if state.fetch is not None:
-            self._manager.end_fetch(state.fetch)
+        if state.fetch is not None and self._manager.below is not None:
+            self._manager.below.end_fetch(state.fetch)
             state.fetch = None
 
     def bring_back_s(self, state: RequestState) -> float:
         """What preempting a running request will cost: the cheaper of two ways back."""
         recompute_s = self._prices.recompute_s(0, state.num_computed)
-        if not self._manager.has_tiers:
+        if self._manager.below is None:
             return recompute_s
         num_blocks = self._manager.num_held(state.id)
         moved_s = self._prices.store_s(num_blocks) + self._prices.restore_s(num_blocks)

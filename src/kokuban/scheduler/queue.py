@@ -10,7 +10,7 @@ and stops after a few, however many thousands wait.
 import bisect
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from itertools import islice
 
 from kokuban.core.request import RequestId
@@ -40,6 +40,7 @@ class WaitingQueue:
         self._priorities: list[int] = []
         self._waiting: dict[RequestId, RequestState] = {}
         self._deadlines: list[tuple[float, int, RequestId]] = []
+        self._held: set[RequestId] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -49,20 +50,43 @@ class WaitingQueue:
 
     def push(self, state: RequestState) -> None:
         """Append a new request behind those of its tenant."""
-        self._waiting[state.id] = state
+        self._note(state)
         self._level(state.request.priority).push(state)
-        if state.request.deadline_s is not None:
-            heapq.heappush(self._deadlines, (state.request.deadline_s, state.index, state.id))
-            self._drop_stale_deadlines()
 
     def push_front(self, state: RequestState) -> None:
         """Put a preempted request before all new ones of its priority; it has no deadline now."""
         self._waiting[state.id] = state
         self._level(state.request.priority).push_front(state)
 
+    def hold(self, state: RequestState) -> None:
+        """Keep a request, new or waiting, out of the line: it waits for another one."""
+        level = self._level(state.request.priority)
+        if state.id in self._waiting:
+            level.remove(state)
+        else:
+            self._note(state)
+        level.hold(state)
+        self._held.add(state.id)
+
+    def put_first(self, states: Sequence[RequestState]) -> None:
+        """Put held requests, of one tenant and priority, before all others of the tenant.
+
+        Those that are in the line already keep their place.
+        """
+        held = [state for state in states if state.id in self._held]
+        self._held.difference_update(state.id for state in held)
+        for state in reversed(held):
+            self._level(state.request.priority).put_first(state)
+
+    @property
+    def held_ids(self) -> Set[RequestId]:
+        """Requests that wait outside of the line."""
+        return self._held
+
     def remove(self, state: RequestState) -> None:
         """Take a request out: it was admitted, cancelled or refused."""
         del self._waiting[state.id]
+        self._held.discard(state.id)
         priority = state.request.priority
         level = self._levels[priority]
         level.remove(state)
@@ -100,6 +124,14 @@ class WaitingQueue:
         assert not any(state.running for state in listed), "a running request waits"
         assert not any(state.num_computed for state in listed), "a request without blocks computed"
         assert self._priorities == sorted(self._levels), "priorities are out of order"
+        held = {state.id for level in self._levels.values() for state in level.held}
+        assert held == self._held, "who is held is not agreed upon"
+
+    def _note(self, state: RequestState) -> None:
+        self._waiting[state.id] = state
+        if state.request.deadline_s is not None:
+            heapq.heappush(self._deadlines, (state.request.deadline_s, state.index, state.id))
+            self._drop_stale_deadlines()
 
     def _level(self, priority: int) -> "_Level":
         if priority not in self._levels:
@@ -132,14 +164,21 @@ class _Level:
         self._heap: list[_Key] = []
         self._live: dict[str, _Key] = {}
         self._parked: list[str] = []
+        self._held: dict[RequestId, RequestState] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._preempted or self._tenants)
+        return bool(self._preempted or self._tenants or self._held)
 
     def __iter__(self) -> Iterator[RequestState]:
         yield from self._preempted
         for queue in self._tenants.values():
             yield from queue.values()
+        yield from self._held.values()
+
+    @property
+    def held(self) -> tuple[RequestState, ...]:
+        """Those outside of the line."""
+        return tuple(self._held.values())
 
     def push(self, state: RequestState) -> None:
         self._unpark()
@@ -155,7 +194,23 @@ class _Level:
     def push_front(self, state: RequestState) -> None:
         bisect.insort(self._preempted, state, key=_rank)
 
+    def hold(self, state: RequestState) -> None:
+        self._held[state.id] = state
+
+    def put_first(self, state: RequestState) -> None:
+        """No lift: the tenant has been waiting with this request all the time."""
+        del self._held[state.id]
+        self._unpark()
+        tenant = state.request.tenant
+        queue = self._tenants.setdefault(tenant, OrderedDict())
+        queue[state.id] = state
+        queue.move_to_end(state.id, last=False)
+        if self._live.get(tenant) != self._key(tenant):
+            self._enter(tenant)
+
     def remove(self, state: RequestState) -> None:
+        if self._held.pop(state.id, None) is not None:
+            return
         if state.num_preemptions:
             self._preempted.remove(state)
             return

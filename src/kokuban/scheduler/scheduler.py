@@ -11,22 +11,25 @@ so that one sequence of calls gives one sequence of plans; `tests/unit/scheduler
     engine thread:   add, cancel ─▶ expire ─▶ plan ─▶ (runner) ─▶ commit ─▶ events
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from kokuban.core.config import SchedulerConfig
-from kokuban.core.errors import Overloaded, PromptTooLong, RequestError
+from kokuban.core.errors import RequestError
 from kokuban.core.request import FinishReason, Request, RequestId
 from kokuban.core.step import Chunk, ChunkOutput, StepPlan, StepResult, TokenEvent
 from kokuban.kvcache.manager import Manager
 from kokuban.scheduler.fairness import TenantShares
+from kokuban.scheduler.limits import Limits
 from kokuban.scheduler.pace import Pace
+from kokuban.scheduler.pins import Pins
 from kokuban.scheduler.planner import Planner
 from kokuban.scheduler.prefixes import Prefixes
 from kokuban.scheduler.prices import FreeMoves, Prices
 from kokuban.scheduler.queue import WaitingQueue
 from kokuban.scheduler.running import RunningList
+from kokuban.scheduler.sessions import Sessions
+from kokuban.scheduler.siblings import SiblingForks
 from kokuban.scheduler.state import RequestState
 
 _NO_OUTPUT = ChunkOutput()
@@ -44,10 +47,14 @@ class Totals:
 
     steps: int = 0
     prompt_tokens: int = 0
-    """Prompts of the requests that were begun, cached tokens included, each prompt once."""
+    """Prompts of the requests that were begun, cached tokens included and forked ones not, each
+    prompt once."""
 
     cached_tokens: int = 0
     """Those of them that the prefix cache had."""
+
+    forked_tokens: int = 0
+    """Prompt tokens that requests took over from a sibling, beside those above."""
 
     output_tokens: int = 0
     preemptions: int = 0
@@ -85,19 +92,30 @@ class Scheduler:
     ) -> None:
         self._config = config
         self._manager = manager
-        self._max_context_tokens = min(
-            max_context_tokens,
-            config.max_context_tokens or sys.maxsize,
-            sys.maxsize if manager.max_tokens_alone is None else manager.max_tokens_alone,
+        alone = manager.max_tokens_alone
+        self._limits = Limits(
+            config, max_context_tokens if alone is None else min(max_context_tokens, alone)
         )
         self._requests: dict[RequestId, RequestState] = {}
         self._shares = TenantShares()
         self._queue = WaitingQueue(self._shares)
         self._running = RunningList()
         self._pace = Pace()
-        self._prefixes = Prefixes(manager, prices or FreeMoves())
+        self._prices = prices
+        prices = prices or FreeMoves()
+        self._prefixes = Prefixes(manager, prices)
+        self._pins = Pins(manager.keeper, int(config.pin_share * manager.num_blocks))
+        self.sessions = Sessions(manager, prices, self._pins)
+        self._siblings = SiblingForks(self._queue, manager, self._prefixes)
         self._planner = Planner(
-            config, manager, self._queue, self._running, self._shares, self._pace, self._prefixes
+            config,
+            manager,
+            self._queue,
+            self._siblings,
+            self._running,
+            self._shares,
+            self._pace,
+            self._prefixes,
         )
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
@@ -107,7 +125,7 @@ class Scheduler:
     @property
     def max_context_tokens(self) -> int:
         """Prompt and output of one request together: the least of model, options and pool."""
-        return self._max_context_tokens
+        return self._limits.max_context_tokens
 
     @property
     def has_requests(self) -> bool:
@@ -117,7 +135,19 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether `plan` would have something to do: requests, or blocks to be copied down."""
-        return bool(self._requests) or self._manager.has_stores
+        below = self._manager.below
+        return bool(self._requests) or (below is not None and below.has_stores)
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When `plan` will have something to do although nobody asks for anything."""
+        return self.sessions.next_due_s
+
+    def forget_cached(self) -> int:
+        """Forget all KV that no running request holds; returns how many blocks had some."""
+        self.sessions.clear()
+        self._pins.clear()
+        return self._manager.forget_free()
 
     def stats(self) -> SchedulerStats:
         """Counts of now, and totals."""
@@ -130,6 +160,7 @@ class Scheduler:
     def add_group(self, requests: Sequence[Request], now_s: float) -> None:
         """Append requests that belong together, all or none.
 
+        Those with the prompt, tenant, scope and priority of the first compute that prompt once.
         `max_tokens` is cut to what the context allows: such a request ends with LENGTH.
 
         Raises (nothing has changed then):
@@ -137,16 +168,21 @@ class Scheduler:
             RequestError: an empty prompt, an id in use, more requests than the queue can hold.
             Overloaded: the queue has no room for all of them now.
         """
-        limits = [self._max_output_tokens(request) for request in requests]
+        limits = [self._limits.max_output_tokens(request) for request in requests]
         self._check_ids(requests)
-        self._check_room(len(requests))
+        self._check_room(requests)
+        states = []
         for request, max_output_tokens in zip(requests, limits, strict=True):
             chain = self._manager.make_chain(request.tenant, request.cache_scope)
             state = RequestState(request, self._num_added, max_output_tokens, chain)
             self._num_added += 1
             self._requests[request.id] = state
             self._shares.arrive(request.tenant)
-            self._queue.push(state)
+            states.append(state)
+            if request.session:
+                self.sessions.arrived(state, now_s)
+        if states:
+            self._siblings.push(states)
 
     def cancel(self, request_id: RequestId) -> bool:
         """Forget a request, waiting or running, and free its blocks; no event tells of it.
@@ -173,6 +209,8 @@ class Scheduler:
         """
         events = []
         for state in self._queue.take_expired(now_s):
+            if self._siblings.has_begun(state):
+                continue
             request = state.request
             assert request.deadline_s is not None, "a request without a deadline expired"
             allowed_s = request.deadline_s - request.arrival_s
@@ -192,8 +230,11 @@ class Scheduler:
             do, or nothing until the disk has answered.
         """
         assert self._in_flight is None, "the step before has not been committed"
-        self._manager.poll()
+        if self._manager.below is not None:
+            self._manager.below.poll()
+        self._pins.expire(now_s)
         draft = self._planner.plan(now_s)
+        self.sessions.tick(now_s, self._planner.num_spare_blocks)
         self._ended_rows += draft.preempted
         self._totals.preemptions += len(draft.preempted)
         moves = self._manager.take_moves(STORES_A_STEP if draft.chunks else STORES_WHEN_IDLE)
@@ -201,9 +242,14 @@ class Scheduler:
             return None
         for admission in draft.admitted:
             state = self._requests[admission.request.id]
+            if admission.request.session:
+                origin = self.sessions.begun(state, num_cached=state.cached_tokens)
+                state.resumed_from = origin or state.resumed_from
             if state.num_preemptions == 0:
-                self._totals.prompt_tokens += state.num_prompt
-                self._totals.cached_tokens += state.cached_tokens
+                self._totals.prompt_tokens += state.num_prompt - state.forked_tokens
+                self._totals.forked_tokens += state.forked_tokens
+                if not state.forked_tokens:
+                    self._totals.cached_tokens += state.cached_tokens
         plan = draft.finish(self._totals.steps, tuple(self._ended_rows), moves)
         self._totals.steps += 1
         self._ended_rows.clear()
@@ -243,7 +289,26 @@ class Scheduler:
         assert [s.rank for s in running] == sorted(s.rank for s in running), "running: order"
         assert len(running) <= self._config.max_running_requests, "too many requests run"
         assert len(running) + len(self._queue) == len(self._requests), "a request is lost"
-        assert {s.id for s in running} == self._manager.request_ids, "block tables of others"
+        holders = {state.id for state in running} | self._siblings.ended_ids
+        assert holders == self._manager.request_ids, "block tables of others"
+        self._siblings.check()
+
+    def _check_room(self, requests: Sequence[Request]) -> None:
+        guess_s = 0.0
+        if self._prices is not None:
+            num_tokens = max(len(request.prompt_token_ids) for request in requests)
+            guess_s = self._prices.recompute_s(0, num_tokens)
+        num_running, num_waiting = len(self._running), len(self._queue)
+        self._limits.check_room(len(requests), num_running, num_waiting, self._pace, guess_s)
+
+    def _check_ids(self, requests: Sequence[Request]) -> None:
+        ids: set[RequestId] = set()
+        for request in requests:
+            if request.id in self._requests or request.id in ids:
+                raise RequestError(
+                    f"the request id {request.id!r} is in use; send another one or wait for its end"
+                )
+            ids.add(request.id)
 
     def _commit_chunk(
         self, state: RequestState, chunk: Chunk, output: ChunkOutput, now_s: float
@@ -257,8 +322,14 @@ class Scheduler:
         recomputed = state.recomputed_tokens
         state.advance(len(chunk.token_ids))
         self._totals.recomputed_tokens += state.recomputed_tokens - recomputed
-        self._manager.advance(state.id, state.num_computed, state.token_ids)
+        self._manager.advance(
+            state.id,
+            state.num_computed,
+            state.token_ids,
+            fork_at=self._siblings.kept_from(state),
+        )
         scores = state.new_scores(chunk.start, output.prompt_logprobs)
+        self._siblings.advance(state, scores)
         tokens, finish = state.accept(output.tokens, now_s)
         if state.max_output_tokens == 0 and state.num_uncomputed == 0:
             finish = FinishReason.LENGTH
@@ -271,6 +342,7 @@ class Scheduler:
         if finish is not None:
             usage = state.finish(now_s)
             self._remove(state)
+            self._pin(state, now_s)
         elif not tokens and not scores:
             return None
         return TokenEvent(state.id, tokens, prompt_logprobs=scores, finish=finish, usage=usage)
@@ -288,57 +360,23 @@ class Scheduler:
         if state.id in self._queue:
             self._queue.remove(state)
             self._prefixes.drop(state)
+            self._siblings.end(state, serves=False)
         else:
             self._running.remove(state)
-            kept = state.token_ids if keep_tail else ()
-            self._manager.release(state.id, kept, down=self._prefixes.keeps(state))
+            if not self._siblings.end(state, serves=keep_tail):
+                kept = state.token_ids if keep_tail else ()
+                self._manager.release(state.id, kept, down=self._prefixes.keeps(state))
             self._ended_rows.append(state.id)
+        if state.request.session:
+            self.sessions.ended(state, keep=keep_tail)
 
-    def _max_output_tokens(self, request: Request) -> int:
-        """What the client asked for, cut to the context.
-
-        Raises:
-            PromptTooLong, RequestError: the request can never run.
-        """
-        num_prompt = len(request.prompt_token_ids)
-        if num_prompt == 0:
-            raise RequestError("the prompt has no tokens; send at least one", param="prompt")
-        room = self._max_context_tokens - num_prompt
-        wanted = request.params.max_tokens
-        # A prompt that is only scored may fill the context.
-        if room < 0 or (room == 0 and wanted != 0):
-            raise PromptTooLong(num_prompt, self._max_context_tokens)
-        return room if wanted is None else min(wanted, room)
-
-    def _check_ids(self, requests: Sequence[Request]) -> None:
-        ids: set[RequestId] = set()
-        for request in requests:
-            if request.id in self._requests or request.id in ids:
-                raise RequestError(
-                    f"the request id {request.id!r} is in use; send another one or wait for its end"
-                )
-            ids.add(request.id)
-
-    def _check_room(self, num_new: int) -> None:
-        """Refuse what would wait beyond the limit.
-
-        Requests that can be begun in the next step because seats are free do not count: an idle
-        engine takes a burst, however short its queue may be.
-        """
-        running, waiting = len(self._running), len(self._queue)
-        max_running = self._config.max_running_requests
-        max_waiting = self._config.max_waiting_requests
-        if num_new > max_running + max_waiting:
-            raise RequestError(
-                f"n={num_new} choices at once are more than the {max_running} that may run and the "
-                f"{max_waiting} that may wait; ask for fewer",
-                param="n",
-            )
-        num_over = running + waiting + num_new - max_running - max_waiting
-        if num_over > 0:
-            retry_after_s = self._pace.retry_after_s(num_over)
-            raise Overloaded(
-                f"{running} requests run and {waiting} wait already; the limits are {max_running} "
-                f"and {max_waiting}; try again in {retry_after_s} s",
-                retry_after_s=retry_after_s,
-            )
+    def _pin(self, state: RequestState, now_s: float) -> None:
+        """Keep what the request asked to keep of its prompt."""
+        if state.chain is None:
+            return
+        for pin in state.request.pins:
+            num_tokens = min(pin.num_tokens, state.num_computed)
+            kept = self._manager.keeper.name(state.chain, state.token_ids, num_tokens)
+            if kept.contents:
+                name = kept.contents[-1]
+                self._pins.add(state.request.tenant, name, kept, now_s + pin.ttl_s)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.session import Origin
 from kokuban.core.step import SampledToken, Usage
 from kokuban.kvcache.cached import CachedPrefix
 from kokuban.kvcache.prefix import KeyChain
@@ -65,6 +66,9 @@ class RequestState:
         self.cached_tokens = 0
         """Tokens that the prefix cache had at the first admission."""
 
+        self.forked_tokens = 0
+        """Tokens of the prompt that a sibling had computed when this request began."""
+
         self.restored = NOT_RESTORED
         """Those of them that came up from below the pool."""
 
@@ -74,6 +78,8 @@ class RequestState:
         self.fetch: Fetch | None = None
         """What it waits for, or has waited for, to come up from disk."""
 
+        self.resumes = False  # Whether it ends the pause of its session.
+        self.resumed_from: Origin = ""
         self.running = False
         self.num_skips = 0
         """Times that another request was admitted before this one although it was behind it."""
@@ -82,6 +88,7 @@ class RequestState:
         self.recomputed_tokens = 0
         self._num_ever_computed = 0
         self._num_scored = 0
+        self._forked_scores: tuple[SampledToken, ...] = ()
         self._watch = Stopwatch(request.arrival_s)
 
     @property
@@ -107,8 +114,8 @@ class RequestState:
 
     @property
     def cache_write_tokens(self) -> int:
-        """Prompt tokens that it has computed for others to find."""
-        if self.chain is None:
+        """Prompt tokens that it has computed for others to find: none that a sibling had."""
+        if self.chain is None or self.forked_tokens:
             return 0
         return max(0, min(self.num_prompt, self._num_ever_computed) - self.cached_tokens)
 
@@ -131,6 +138,25 @@ class RequestState:
         if self.num_preemptions == 0:
             self.cached_tokens = num_cached
             self.restored = restored
+
+    def begin_fork(
+        self,
+        now_s: float,
+        parent: "RequestState",
+        num_tokens: int,
+        scores: Sequence[SampledToken] = (),
+    ) -> None:
+        """Leave the queue with the first `num_tokens` tokens of a sibling, which computed them.
+
+        What the cache had for the prompt it had for all who share it.
+
+        Args:
+            scores: the prompt logprobs of those tokens, to be told with the first chunk.
+        """
+        self._forked_scores = tuple(scores)
+        self.begin(now_s, num_tokens)
+        self.cached_tokens, self.restored = parent.cached_tokens, parent.restored
+        self.forked_tokens = num_tokens
 
     def preempt(self, now_s: float) -> None:
         """Go back to the queue with nothing computed; the output so far is kept."""
@@ -163,7 +189,13 @@ class RequestState:
         return tuple(tokens), None
 
     def new_scores(self, start: int, scores: Sequence[SampledToken]) -> tuple[SampledToken, ...]:
-        """The prompt logprobs of a chunk at `start` that were not given out before a preemption."""
+        """The prompt logprobs of a chunk at `start` that were not given out before a preemption.
+
+        The first chunk of a fork brings those of its sibling along.
+        """
+        if self._forked_scores:
+            start, scores = 0, (*self._forked_scores, *scores)
+            self._forked_scores = ()
         known = max(0, self._num_scored - start)
         self._num_scored = max(self._num_scored, start + len(scores))
         return tuple(scores[known:])
@@ -182,9 +214,11 @@ class RequestState:
             prompt_tokens=self.num_prompt,
             output_tokens=self.num_output,
             cached_tokens=self.cached_tokens,
+            forked_tokens=self.forked_tokens,
             cached_ram_tokens=self.restored.ram_tokens,
             cached_disk_tokens=self.restored.disk_tokens,
             cache_write_tokens=self.cache_write_tokens,
+            resumed_from=self.resumed_from,
             preemptions=self.num_preemptions,
             recomputed_tokens=self.recomputed_tokens,
             queue_s=self._watch.queue_s,

@@ -24,6 +24,7 @@ from kokuban.server import (
     kv_events,
     models,
     page,
+    sessions,
     tokenize,
 )
 from kokuban.server.description import describe
@@ -32,7 +33,7 @@ from kokuban.server.guard import Guard
 from kokuban.server.serving import new_serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
-MODULES = (chat, completions, models, tokenize, health, explain, admin, kv_events, page)
+MODULES = (chat, completions, models, tokenize, sessions, health, explain, admin, kv_events, page)
 """Each has a `router`."""
 
 
@@ -54,8 +55,8 @@ def create_app(
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(settings.cors_origins),
-                allow_methods=["GET", "POST"],
-                allow_headers=["authorization", "content-type", "x-request-id"],
+                allow_methods=["GET", "POST", "DELETE"],
+                allow_headers=["authorization", "content-type", "x-request-id", "x-session-id"],
                 expose_headers=["x-request-id", "retry-after"],
                 allow_credentials="*" not in settings.cors_origins,
             )

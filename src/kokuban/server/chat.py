@@ -23,6 +23,7 @@ from kokuban.server.openai_responses import (
     encode,
     event,
 )
+from kokuban.server.pins import chat_pins
 from kokuban.server.record import Record
 from kokuban.server.serving import (
     Serving,
@@ -30,6 +31,8 @@ from kokuban.server.serving import (
     sampling_params,
     serving_of,
 )
+from kokuban.server.sessions import session_of
+from kokuban.server.tool_pause import pausing
 from kokuban.text.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -50,10 +53,12 @@ async def chat_completions(request: Request) -> Response:
         max_tokens=min(limits, default=None),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
+    session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, "chat", params)
     if body.tool_choice == "none":
         body.tools = None
     prompt = await serving.encode_chat(body, len(raw))
+    pins = await chat_pins(serving, body, prompt, len(raw))
     serving.begin(record, [prompt], body.cache_salt)
     deltas = generate(
         serving.model.client,
@@ -66,7 +71,18 @@ async def chat_completions(request: Request) -> Response:
         priority=body.priority or 0,
         tenant=request.state.tenant,
         cache_scope=body.cache_salt or "",
+        session=session,
+        pins=pins,
     )
+    if session and body.tools:
+        deltas = pausing(
+            deltas,
+            serving.model.client,
+            n=params.n,
+            tenant=request.state.tenant,
+            session=session,
+            offered={tool.function.name for tool in body.tools},
+        )
     form = ChatForm(serving, body, record)
     return respond(serving, deltas, form, record, stream=bool(body.stream))
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import SampledToken
 from kokuban.engine.generation import TextDelta
@@ -49,7 +51,8 @@ class _Choice:
 class CompletionForm(FormBase):
     """The completion's shape of an answer; see `answer.Form`.
 
-    Choices are numbered prompt by prompt: choice c of prompt p has the index p * n + c.
+    Choices are numbered prompt by prompt: choice c of prompt p has the index p * n + c. With
+    `best_of` above n they are so before they are ranked, and again afterwards.
     """
 
     def __init__(
@@ -63,6 +66,8 @@ class CompletionForm(FormBase):
         super().__init__(serving, body.stream_options, record, f"cmpl-{record.request_id}")
         self._echo = bool(body.echo)
         self._num_top = body.logprobs
+        self._num_choices = params.n
+        self._num_best = None if body.num_ranked is None else body.n or 1
         self._prompts = [prompt for prompt in prompts for _ in range(params.n)]
         skip = params.skip_special_tokens
         self._skip_special = skip
@@ -82,7 +87,23 @@ class CompletionForm(FormBase):
             text = "".join(delta.text for delta in choice.deltas)
             tokens = [token for delta in choice.deltas for token in delta.tokens]
             choices.append(self._piece(index, text, tokens, choice.deltas[-1]))
+        if self._num_best is not None:
+            choices = self._best(choices, self._num_best)
         return encode(self._completion(choices, is_last=True))
+
+    def _best(self, choices: Sequence[CompletionChoice], n: int) -> list[CompletionChoice]:
+        """Of each prompt's choices the n best, best first, numbered anew."""
+        best = []
+        for first in range(0, len(choices), self._num_choices):
+            group = range(first, first + self._num_choices)
+            ranked = sorted(group, key=lambda index: -self._mean_logprob(index))
+            best += [choices[index] for index in ranked[:n]]
+        return [replace(choice, index=index) for index, choice in enumerate(best)]
+
+    def _mean_logprob(self, index: int) -> float:
+        """Of the generated tokens, an end token included."""
+        tokens = [token for delta in self._choices[index].deltas for token in delta.tokens]
+        return sum(token.logprob for token in tokens) / max(1, len(tokens))
 
     def opening(self) -> bytes:
         return b""

@@ -16,6 +16,7 @@ from kokuban.server.answer import respond
 from kokuban.server.body import parse_body, read_json
 from kokuban.server.completion_form import CompletionForm, Prompt
 from kokuban.server.openai_models import CompletionRequest
+from kokuban.server.pins import prompt_pins
 from kokuban.server.record import Record
 from kokuban.server.serving import (
     Serving,
@@ -24,6 +25,7 @@ from kokuban.server.serving import (
     sampling_params,
     serving_of,
 )
+from kokuban.server.sessions import session_of
 from kokuban.server.work import off_loop
 
 DEFAULT_MAX_TOKENS = 16
@@ -44,6 +46,7 @@ async def completions(request: Request) -> Response:
     serving.check_model(body.model)
     check_stream_options(body)
     params = _params(body, serving.info.vocab_size)
+    session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, "completions", params)
     prompts = await off_loop(partial(_prompts, serving, body, params.n), len(raw))
     serving.begin(record, [prompt.token_ids for prompt in prompts], body.cache_salt)
@@ -53,7 +56,7 @@ async def completions(request: Request) -> Response:
     else:
         deltas = _merge(
             [
-                _generate(serving, body, request, record, prompt, params, index)
+                _generate(serving, body, request, record, prompt, params, index, session)
                 for index, prompt in enumerate(prompts)
             ]
         )
@@ -67,13 +70,16 @@ def _is_echo_only(body: CompletionRequest) -> bool:
 
 def _params(body: CompletionRequest, vocab_size: int) -> SamplingParams:
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    return sampling_params(
+    params = sampling_params(
         body,
         vocab_size,
         max_tokens=None if _is_echo_only(body) else max_tokens,
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
     )
+    if body.num_ranked is None:
+        return params
+    return replace(params, n=body.num_ranked, logprobs=params.logprobs or 0)
 
 
 def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
@@ -124,6 +130,7 @@ async def _generate(
     prompt: Prompt,
     params: SamplingParams,
     index: int,
+    session: str,
 ) -> AsyncGenerator[TextDelta]:
     """The deltas of prompt number `index`, with choices numbered over all prompts."""
     deltas = generate(
@@ -137,6 +144,8 @@ async def _generate(
         priority=body.priority or 0,
         tenant=request.state.tenant,
         cache_scope=body.cache_salt or "",
+        session=session,
+        pins=prompt_pins(body, len(prompt.token_ids)),
     )
     async with aclosing(deltas):
         try:

@@ -6,7 +6,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from kokuban.server import explain, openai_models, openai_responses
+from kokuban.server import explain, openai_models, openai_responses, sessions
 
 REF = "#/components/schemas/{}"
 
@@ -15,8 +15,10 @@ _BODIES: dict[str, type[BaseModel]] = {
     "/v1/completions": openai_models.CompletionRequest,
     "/tokenize": openai_models.TokenizeText,
     "/detokenize": openai_models.DetokenizeRequest,
+    "/v1/sessions/{session}/pause": sessions.PauseRequest,
 }
 
+# A path, or a method and a path where its methods differ.
 _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions": openai_responses.ChatCompletion,
     "/v1/completions": openai_responses.Completion,
@@ -25,6 +27,10 @@ _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "/tokenize": openai_responses.Tokens,
     "/detokenize": openai_responses.Text,
     "/v1/explain/{request_id}": explain.Explanation,
+    "/v1/sessions/{session}/pause": sessions.SessionBody,
+    "/v1/sessions/{session}/resume": sessions.SessionBody,
+    "/v1/sessions/{session}": sessions.SessionBody,
+    "delete /v1/sessions/{session}": sessions.SessionDeleted,
 }
 
 _STREAMS = frozenset({"/v1/chat/completions", "/v1/completions"})
@@ -65,12 +71,12 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
     schemas.clear()
     schemas |= bodies["$defs"] | answers | {"ErrorEnvelope": _ERROR}
     for path, methods in document["paths"].items():
-        for operation in methods.values():
-            _describe_operation(path, operation)
+        for method, operation in methods.items():
+            _describe_operation(method, path, operation)
     return document
 
 
-def _describe_operation(path: str, operation: dict[str, Any]) -> None:
+def _describe_operation(method: str, path: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     responses.pop("422", None)
     if body := _BODIES.get(path):
@@ -81,7 +87,7 @@ def _describe_operation(path: str, operation: dict[str, Any]) -> None:
             "required": True,
             "content": {"application/json": {"schema": schema}},
         }
-    if answer := _ANSWERS.get(path):
+    if answer := _ANSWERS.get(f"{method} {path}", _ANSWERS.get(path)):
         content: dict[str, Any] = {"application/json": {"schema": _ref(answer.__name__)}}
         if path in _STREAMS:
             content["text/event-stream"] = {"schema": {"type": "string"}}

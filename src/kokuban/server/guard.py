@@ -8,6 +8,7 @@ import hmac
 import logging
 import re
 import secrets
+from hashlib import blake2b
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -45,6 +46,7 @@ class Guard:
         self._settings = settings
         self._metrics = metrics
         self._keys = [key.encode() for key in settings.api_keys]
+        self._tenants = [tenant_of(key) for key in self._keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -110,7 +112,15 @@ class Guard:
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
-        return f"key-{matches.index(True)}"
+        return self._tenants[matches.index(True)]
+
+
+def tenant_of(key: bytes) -> str:
+    """The tenant that an API key stands for, whatever other keys there are.
+
+    KV on disk carries its tenant's name over restarts, and the operator may reorder the keys.
+    """
+    return f"key-{blake2b(key, digest_size=16).hexdigest()}"
 
 
 def _check_size(headers: Headers) -> None:

@@ -10,16 +10,19 @@ import json
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from kokuban.core.errors import RequestError
 from kokuban.core.sampling_params import MAX_LOGPROBS
+from kokuban.server.cache_models import CacheFields, Marked, Strict
 from kokuban.server.errors import from_validation
 
 MAX_BIASES = 1024
 MAX_STOP_LENGTH = 1024
 MAX_TOOLS = 256
 MAX_SALT_LENGTH = 1024
+MAX_BEST_OF = 20
+"""OpenAI's limit."""
 
 _LATER = "structured output is not supported yet; leave the field out and state the form in words"
 _TEMPLATE = "the chat template comes with the model and cannot be replaced by a request"
@@ -39,7 +42,7 @@ REFUSED = {
     "function_call": _TOOLS,
     "audio": "this server answers in text only",
     "web_search_options": "this server has no search",
-    "use_beam_search": "beam search is not supported; use n",
+    "use_beam_search": "beam search is not served; use n or best_of, or LLM.beam_search offline",
     "truncate_prompt_tokens": "prompts are never cut; shorten it yourself",
     "prompt_logprobs": "use /v1/completions with echo and logprobs",
     "logits_processors": "use logit_bias",
@@ -90,18 +93,14 @@ def _half_pair(raw: bytes) -> RequestError | None:
     return None
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     """What a stream holds beside the text."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class SamplingFields(_Strict):
+class SamplingFields(CacheFields):
     """What chat and completions have in common."""
 
     model: str
@@ -149,7 +148,7 @@ class SamplingFields(_Strict):
         return value
 
 
-class ContentPart(_Strict):
+class ContentPart(Marked):
     """A piece of a message. Which kinds can be read is decided by `text.messages`."""
 
     type: str
@@ -157,14 +156,14 @@ class ContentPart(_Strict):
     refusal: str | None = None
 
 
-class FunctionCall(_Strict):
+class FunctionCall(Strict):
     """The function that an assistant called earlier."""
 
     name: str
     arguments: str | dict[str, Any] = ""
 
 
-class ToolCall(_Strict):
+class ToolCall(Marked):
     """An earlier call, as the client replays it."""
 
     id: str | None = None
@@ -172,7 +171,7 @@ class ToolCall(_Strict):
     function: FunctionCall
 
 
-class Message(_Strict):
+class Message(Marked):
     """One turn of a conversation, checked further by `text.messages`. Unknown fields go to the
     template."""
 
@@ -183,7 +182,7 @@ class Message(_Strict):
     tool_call_id: str | None = None
 
 
-class FunctionTool(_Strict):
+class FunctionTool(Marked):
     """What the model is told about a function."""
 
     name: str = Field(min_length=1, max_length=256)
@@ -191,14 +190,14 @@ class FunctionTool(_Strict):
     parameters: dict[str, Any] | None = None
 
 
-class Tool(_Strict):
+class Tool(Marked):
     """A function that the model may ask for."""
 
     type: Literal["function"]
     function: FunctionTool
 
 
-class TemplateFields(_Strict):
+class TemplateFields(Strict):
     """How messages become a prompt; chat and tokenize have it in common."""
 
     messages: list[Message] = Field(min_length=1)
@@ -206,6 +205,14 @@ class TemplateFields(_Strict):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    def plain_messages(self) -> list[dict[str, Any]]:
+        """The messages as the client sent them, without marks."""
+        return [message.model_dump(exclude_unset=True) for message in self.messages]
+
+    def plain_tools(self) -> list[dict[str, Any]] | None:
+        """The tools as the client sent them, without marks; None: there are none."""
+        return [tool.model_dump(exclude_unset=True) for tool in self.tools or ()] or None
 
 
 class ChatRequest(TemplateFields, SamplingFields):
@@ -263,6 +270,8 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
+    """Choices to be generated; the n with the highest mean logprob of their tokens are returned."""
+
     suffix: str | None = None
     add_special_tokens: bool | None = None
 
@@ -280,12 +289,22 @@ class CompletionRequest(SamplingFields):
 
     @field_validator("best_of")
     @classmethod
-    def _no_best_of(cls, value: int | None, info: Any) -> int | None:
-        if value is not None and value != (info.data.get("n") or 1):
-            raise ValueError(
-                "must equal n: ranking of choices is not supported; use n and logprobs"
-            )
+    def _whole_answers(cls, value: int | None, info: Any) -> int | None:
+        n = info.data.get("n") or 1
+        if value is None or value == n:
+            return value
+        if value < n:
+            raise ValueError(f"{value} is below n={n}: the n best of them are returned")
+        if value > MAX_BEST_OF:
+            raise ValueError(f"{value} is above the limit of {MAX_BEST_OF}")
+        if info.data.get("stream"):
+            raise ValueError("cannot be streamed when it is above n: the best are known at the end")
         return value
+
+    @property
+    def num_ranked(self) -> int | None:
+        """Choices to be generated for each prompt, of which the n best are returned; None: n."""
+        return None if self.best_of in (None, self.n or 1) else self.best_of
 
     @field_validator("suffix")
     @classmethod
@@ -300,7 +319,7 @@ def _all_of(value: Any, kind: type) -> bool:
     return isinstance(value, list) and bool(value) and all(type(item) is kind for item in value)
 
 
-class TokenizeText(_Strict):
+class TokenizeText(Strict):
     """The body of /tokenize for a text."""
 
     prompt: str
@@ -316,7 +335,7 @@ class TokenizeChat(TemplateFields):
     return_token_strs: bool | None = None
 
 
-class DetokenizeRequest(_Strict):
+class DetokenizeRequest(Strict):
     """The body of /detokenize."""
 
     tokens: list[int]

@@ -55,7 +55,8 @@ class Receipt(Struct, frozen=True, kw_only=True):
     """The three add up to `cached_tokens`."""
 
     resumed_from: str | None
-    """The lowest tier that KV was found in: "pool", "ram" or "disk"; null: nothing was found."""
+    """After a pause, where the session's KV came from: "pool", "ram", "disk" or "recompute".
+    Otherwise the lowest tier that KV was found in; null: nothing was found."""
 
     queue_ms: float
     prefill_ms: float

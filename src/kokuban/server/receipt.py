@@ -11,7 +11,8 @@ def merge(usages: Mapping[int, Usage], n: int) -> Usage | None:
 
     What was found in the cache is told by the first choice of each prompt, since the others share
     it with that one. What was written, preempted and computed again adds up. Choices run side by
-    side, so that each time is the longest of any of them.
+    side, so that each time is the longest of any of them. A session is resumed by the choice that
+    began first.
 
     Args:
         usages: by choice; choice c of prompt p has the number p * n + c.
@@ -33,6 +34,7 @@ def merge(usages: Mapping[int, Usage], n: int) -> Usage | None:
         # A choice that lost its blocks may have written some of them twice.
         cache_write_tokens=max(0, min(written, prompt_tokens - cached_tokens)),
         preemptions=sum(usage.preemptions for usage in every),
+        resumed_from=next((usage.resumed_from for usage in every if usage.resumed_from), ""),
         recomputed_tokens=sum(usage.recomputed_tokens for usage in every),
         queue_s=max(usage.queue_s for usage in every),
         prefill_s=max(usage.prefill_s for usage in every),
@@ -53,7 +55,7 @@ def usage_body(prompt_tokens: int, completion_tokens: int, merged: Usage | None)
             cached_pool_tokens=cost.cached_tokens - from_below,
             cached_ram_tokens=cost.cached_ram_tokens,
             cached_disk_tokens=cost.cached_disk_tokens,
-            resumed_from=_lowest_tier(cost),
+            resumed_from=cost.resumed_from or _lowest_tier(cost),
             queue_ms=_ms(cost.queue_s),
             prefill_ms=_ms(cost.prefill_s),
             decode_ms=_ms(cost.decode_s),

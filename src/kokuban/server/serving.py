@@ -120,11 +120,9 @@ class Serving:
 
         def work() -> list[int]:
             self._check_text(sum(_length(message.content) for message in body.messages), "messages")
-            messages = [message.model_dump(exclude_unset=True) for message in body.messages]
-            tools = [tool.model_dump(exclude_unset=True) for tool in body.tools or ()]
             return self.model.chat_template.encode_chat(
-                messages,
-                tools=tools or None,
+                body.plain_messages(),
+                tools=body.plain_tools(),
                 add_generation_prompt=generation,
                 continue_final_message=continues,
                 kwargs=body.chat_template_kwargs or {},

@@ -55,6 +55,7 @@ MACHINES: Mapping[str, MachineConstants] = {
         disk_read_bytes_per_s=6e9,
         disk_write_bytes_per_s=4e9,
         disk_latency_s=1e-4,
+        op_overhead_s=0.0,
         step_overhead_s=2e-3,
         row_overhead_s=1e-5,
         token_overhead_s=0.0,

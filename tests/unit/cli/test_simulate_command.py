@@ -132,3 +132,12 @@ def test_a_trace_without_names_has_no_policy(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["simulate", str(path), "--mode", "policy"])
 
     assert "names no blocks" in str(done.exception)
+
+
+def test_sessions_are_not_compared_with_reservations(trace: Path) -> None:
+    line = {"arrival_s": 0, "prompt_tokens": 4, "output_tokens": 1, "session": "s"}
+    trace.write_text("\n".join(map(json.dumps, (HEAD, line))))
+
+    done = CliRunner().invoke(app, ["simulate", str(trace), "--mode", "contiguous"])
+
+    assert "has sessions" in str(done.exception)

@@ -30,6 +30,7 @@ class Core:
 
     idle = True
     has_requests = False
+    wait_s = None
 
     def __init__(self, log: EventLog | None) -> None:
         self.log = log
@@ -41,6 +42,9 @@ class Core:
         for key in (b"a", b"b", b"c"):
             self.log.removed("pool", 0, key)
         return 3
+
+    def rest(self) -> None:
+        """Nothing to check."""
 
     def cancel(self, request_id: RequestId) -> None:
         self._cancelled += 1

@@ -1,10 +1,12 @@
 """Series, names and the rule that a counter never falls."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from kokuban.kvcache.tiers import TierStats
 from kokuban.observe.clock import SystemClock
 from kokuban.observe.metrics import EngineCollector, ServingMetrics
 
@@ -20,6 +22,8 @@ class Snapshot:
     cached_tokens: int = 0
     preemptions: int = 0
     failed_requests: int = 0
+    recomputed_tokens: int = 0
+    tiers: Sequence[TierStats] = ()
 
 
 def test_a_counter_never_falls_and_a_fault_does_not_stop_the_caller(
@@ -76,3 +80,26 @@ def test_the_systems_clock_does_not_go_back() -> None:
     clock = SystemClock()
 
     assert clock.now() <= clock.now()
+
+
+def test_each_tier_has_a_series_of_its_own() -> None:
+    registry = CollectorRegistry()
+    tiers = [TierStats("ram", 3, 8, 5, 2, 1, 0), TierStats("disk", 40, 0, 44, 7, 4, 6)]
+    registry.register(EngineCollector("m", lambda: Snapshot(tiers=tiers)))
+
+    def value(name: str, tier: str) -> float | None:
+        return registry.get_sample_value(f"kokuban:{name}", {"model_name": "m", "tier": tier})
+
+    assert value("kv_tier_blocks", "ram") == 3
+    assert value("kv_tier_capacity_blocks", "ram") == 8
+    assert value("kv_tier_written_blocks_total", "disk") == 44
+    assert value("kv_tier_read_blocks_total", "disk") == 7
+    assert value("kv_tier_dropped_blocks_total", "ram") == 1
+    assert value("kv_tier_failed_blocks_total", "disk") == 6
+
+
+def test_without_tiers_there_is_no_series_of_them() -> None:
+    registry = CollectorRegistry()
+    registry.register(EngineCollector("m", Snapshot))
+
+    assert not any("kv_tier" in family.name for family in registry.collect())

@@ -32,6 +32,7 @@ IDEAL = MachineConstants(
     disk_read_bytes_per_s=2e9,
     disk_write_bytes_per_s=1e9,
     disk_latency_s=0.001,
+    op_overhead_s=0,
     step_overhead_s=0,
     row_overhead_s=0,
     token_overhead_s=0,
@@ -135,6 +136,16 @@ def test_overheads_are_counted_for_the_step_its_rows_and_its_tokens() -> None:
     extra = llama(overheads).step_s(step) - llama().step_s(step)
 
     assert extra == pytest.approx(1.0 + 2 * 0.1 + 31 * 0.01)
+
+
+def test_each_operation_that_runs_has_its_overhead() -> None:
+    model, body, head = llama(replace(IDEAL, op_overhead_s=1.0)), PROGRAM.body, PROGRAM.head
+
+    def seconds(rows: int) -> float:
+        return model.step_s(summarize([ChunkShape(0, 1, rows)], PROGRAM.kv))
+
+    assert seconds(0) == pytest.approx(len(body), abs=0.1)
+    assert seconds(1) == pytest.approx(len(body) + len(head), abs=0.1)
 
 
 def test_quantised_weights_are_multiplied_at_the_rate_of_int8() -> None:

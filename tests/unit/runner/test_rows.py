@@ -1,10 +1,12 @@
 """Rows of running requests: block tables and state as arrays that a step indexes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
-from kokuban.core.step import Chunk
+from kokuban.core.step import BlockRewrite, Chunk
 from kokuban.runner.rows import INITIAL_BLOCKS, INITIAL_ROWS, Rows
 
 
@@ -79,3 +81,17 @@ def test_a_request_has_one_row() -> None:
 
     with pytest.raises(AssertionError, match="a has a row already"):
         rows.add(RequestId("a"), 1)
+
+
+def test_a_rewritten_entry_takes_the_place_of_the_one_before() -> None:
+    rows: Rows[None] = Rows(num_groups=2)
+    rows.add(RequestId("a"), None)
+    rows.extend(chunk("a", [7, 3], [9, 8]))
+    rewrites = (BlockRewrite(0, 1, BlockId(5)), BlockRewrite(1, 1, BlockId(6)))
+
+    row = rows.extend(replace(chunk("a", [4], [2]), rewrites=rewrites))
+
+    assert rows.tables(0, [row], 3).tolist() == [[7, 5, 4]]
+    assert rows.tables(1, [row], 3).tolist() == [[9, 6, 2]]
+    with pytest.raises(AssertionError, match="a rewrites what it does not have"):
+        rows.extend(replace(chunk("a", [], []), rewrites=(BlockRewrite(0, 3, BlockId(1)),)))

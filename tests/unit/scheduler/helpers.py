@@ -1,8 +1,9 @@
 """A scheduler with its pool and a fake model, driven step by step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tests.fakes import FakeClock, FakeRunner, continuation
+from tests.fakes import FakeClock, FakeDisk, FakeRunner, continuation
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.request import FinishReason, Request, RequestId
@@ -10,6 +11,8 @@ from kokuban.core.step import StepPlan, TokenEvent
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeySpace
+from kokuban.kvcache.tiers import LowerTiers
+from kokuban.scheduler.prices import Prices
 from kokuban.scheduler.scheduler import Scheduler
 
 
@@ -32,7 +35,13 @@ class Bench:
         windows: Sequence[int | None] = (None,),
         prefix_cache: bool = False,
         partial_tails: bool = True,
+        num_slots: int = 0,
+        disk: bool = False,
+        prices: Prices | None = None,
     ) -> None:
+        self.runner = FakeRunner(16, windows)
+        self.disk = FakeDisk(self.runner.host)
+        self.tiers = LowerTiers(num_slots, self.disk if disk else None) if num_slots else None
         self.pool = BlockPool(num_blocks)
         space = KeySpace(
             secret=b"0123456789abcdef",
@@ -47,6 +56,7 @@ class Bench:
             windows=windows,
             key_space=space if prefix_cache else None,
             partial_tails=partial_tails,
+            tiers=self.tiers,
         )
         self.config = SchedulerConfig(
             token_budget=token_budget,
@@ -56,8 +66,9 @@ class Bench:
             max_context_tokens=max_context,
             max_skips=max_skips,
         )
-        self.scheduler = Scheduler(self.config, self.manager, max_context_tokens=100_000)
-        self.runner = FakeRunner(16, windows)
+        self.scheduler = Scheduler(
+            self.config, self.manager, max_context_tokens=100_000, prices=prices
+        )
         self.clock = FakeClock()
         self.requests: dict[RequestId, Request] = {}
         self.plans: list[StepPlan] = []
@@ -67,6 +78,16 @@ class Bench:
         for request in requests:
             self.scheduler.add(request, self.clock())
             self.requests[request.id] = request
+
+    def add_choices(self, request: Request, n: int) -> list[str]:
+        """Add n choices of one prompt, named `request.id-0` and so on; returns their names."""
+        choices = [
+            replace(request, id=RequestId(f"{request.id}-{choice}"), choice=choice)
+            for choice in range(n)
+        ]
+        self.scheduler.add_group(choices, self.clock())
+        self.requests.update({choice.id: choice for choice in choices})
+        return [choice.id for choice in choices]
 
     def step(self, count: int = 1, seconds: float = 0.0) -> StepPlan:
         """Run steps, each of which must have something to do; returns the last plan."""
@@ -88,6 +109,20 @@ class Bench:
                 return
             self.step()
         raise AssertionError(f"requests are left after {max_steps} steps")
+
+    def idle(self, max_steps: int = 100) -> None:
+        """Do what there is to do without requests."""
+        for _ in range(max_steps):
+            self.disk.work()
+            plan = self.scheduler.plan(self.clock())
+            if plan is None:
+                if self.disk.num_queued == 0:
+                    return
+                continue
+            self.scheduler.commit(plan, self.runner.run(plan), self.clock())
+            self.scheduler.check()
+            self.plans.append(plan)
+        raise AssertionError(f"still busy after {max_steps} steps")
 
     def tokens(self, name: str) -> list[int]:
         return [

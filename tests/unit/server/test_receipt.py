@@ -21,11 +21,14 @@ def test_one_choice_is_what_it_is() -> None:
 def test_choices_share_what_was_found_and_add_up_what_they_did() -> None:
     """Two prompts with two choices each: choices 0 and 2 are the first of theirs."""
     usages = {
-        0: Usage(10, 1, 4, 3, 1, 6, preemptions=1, recomputed_tokens=7, queue_s=0.1, prefill_s=0.9),
-        1: Usage(10, 2, 9, 0, 0, 0, preemptions=1, queue_s=0.4, prefill_s=0.1, decode_s=0.2),
-        2: Usage(20, 3, 8, 0, 5, 12, recomputed_tokens=2, decode_s=0.8),
-        3: Usage(20, 4, 19, 0, 0, 0, prefill_s=0.3),
-    }
+        0: Usage(
+            10, 1, 4, 3, 1, cache_write_tokens=6, preemptions=1, recomputed_tokens=7, queue_s=0.1,
+            prefill_s=0.9,
+        ),
+        1: Usage(10, 2, 9, preemptions=1, queue_s=0.4, prefill_s=0.1, decode_s=0.2),
+        2: Usage(20, 3, 8, 0, 5, cache_write_tokens=12, recomputed_tokens=2, decode_s=0.8),
+        3: Usage(20, 4, 19, prefill_s=0.3),
+    }  # fmt: skip
 
     assert merge(usages, 2) == Usage(
         prompt_tokens=30, output_tokens=10, cached_tokens=12, cached_ram_tokens=3,
@@ -51,7 +54,10 @@ def test_while_the_first_choice_has_told_nothing_nothing_counts_as_found() -> No
 
 
 def test_the_body_parts_what_was_found_by_tier() -> None:
-    cost = Usage(0, 0, 10, 3, 2, 5, 1, 4, queue_s=0.0015, prefill_s=0.25, decode_s=1.5)
+    cost = Usage(
+        0, 0, 10, 3, 2, cache_write_tokens=5, preemptions=1, recomputed_tokens=4, queue_s=0.0015,
+        prefill_s=0.25, decode_s=1.5,
+    )  # fmt: skip
 
     body = usage_body(12, 7, cost)
 
@@ -69,3 +75,15 @@ def test_a_request_resumes_from_the_lowest_tier_that_it_read() -> None:
     found = [usage_body(9, 1, cost).kokuban.resumed_from for cost in costs]
 
     assert found == [None, "pool", "ram", "disk", None]
+
+
+def test_after_a_pause_the_engine_says_where_a_session_was_resumed_from() -> None:
+    """The choice that began first knows it; what was found in the cache says less."""
+    usages = {0: Usage(9, 1, 4, 4), 1: Usage(9, 1, 8, resumed_from="recompute")}
+
+    merged = merge(usages, 2)
+
+    assert merged is not None
+    assert merged.resumed_from == "recompute"
+    assert usage_body(9, 2, merged).kokuban.resumed_from == "recompute"
+    assert usage_body(9, 2, Usage(9, 2, 4, 4, 2)).kokuban.resumed_from == "disk"

@@ -37,6 +37,7 @@ INSTANT = MachineConstants(
     kv_bytes_per_s=_NEVER,
     value_bytes_per_s=_NEVER,
     copy_bytes_per_s=_NEVER,
+    op_overhead_s=0.0,
     step_overhead_s=1.0,
     row_overhead_s=0.0,
     token_overhead_s=0.0,

@@ -1,0 +1,68 @@
+"""What a request may ask for, and how many may wait: checked before anything is queued."""
+
+import sys
+
+from kokuban.core.config import SchedulerConfig
+from kokuban.core.errors import Overloaded, PromptTooLong, RequestError
+from kokuban.core.request import Request
+from kokuban.scheduler.pace import Pace
+
+
+class Limits:
+    """Values that do not change while the engine runs.
+
+    Args:
+        max_context_tokens: prompt and output of one request together, as model and pool allow.
+    """
+
+    def __init__(self, config: SchedulerConfig, max_context_tokens: int) -> None:
+        self._config = config
+        self.max_context_tokens = min(max_context_tokens, config.max_context_tokens or sys.maxsize)
+
+    def max_output_tokens(self, request: Request) -> int:
+        """What the client asked for, cut to the context.
+
+        Raises:
+            PromptTooLong, RequestError: the request can never run.
+        """
+        num_prompt = len(request.prompt_token_ids)
+        if num_prompt == 0:
+            raise RequestError("the prompt has no tokens; send at least one", param="prompt")
+        room = self.max_context_tokens - num_prompt
+        wanted = request.params.max_tokens
+        # A prompt that is only scored may fill the context.
+        if room < 0 or (room == 0 and wanted != 0):
+            raise PromptTooLong(num_prompt, self.max_context_tokens)
+        return room if wanted is None else min(wanted, room)
+
+    def check_room(
+        self, num_new: int, running: int, waiting: int, pace: Pace, guess_s: float
+    ) -> None:
+        """Refuse what would wait beyond the limit.
+
+        Requests that can be begun in the next step because seats are free do not count: an idle
+        engine takes a burst, however short its queue may be.
+
+        Args:
+            guess_s: seconds that one more request takes, while `pace` has measured nothing.
+
+        Raises:
+            RequestError: more choices at once than could ever be there.
+            Overloaded: no room for all of them now.
+        """
+        max_running = self._config.max_running_requests
+        max_waiting = self._config.max_waiting_requests
+        if num_new > max_running + max_waiting:
+            raise RequestError(
+                f"n={num_new} choices at once are more than the {max_running} that may run and the "
+                f"{max_waiting} that may wait; ask for fewer",
+                param="n",
+            )
+        num_over = running + waiting + num_new - max_running - max_waiting
+        if num_over > 0:
+            retry_after_s = pace.retry_after_s(num_over, guess_s)
+            raise Overloaded(
+                f"{running} requests run and {waiting} wait already; the limits are {max_running} "
+                f"and {max_waiting}; try again in {retry_after_s} s",
+                retry_after_s=retry_after_s,
+            )

@@ -1,0 +1,74 @@
+"""The fields by which clients name a session and ask to keep KV, named as OpenAI and Anthropic do.
+
+They are never shown to the chat template: a mark that moves on from request to request must not
+change the text in front of it, or nothing would be found in the cache any more.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+MAX_SESSION_LENGTH = 256
+"""Characters of a session's id."""
+
+DEFAULT_TTL_S = 30 * 60.0
+EXTENDED_TTL_S = 24 * 3600.0
+EPHEMERAL_TTLS_S = {"5m": 300.0, "1h": 3600.0}
+
+
+class Strict(BaseModel):
+    """The root of all bodies: strict types, unknown fields kept, no number that is none."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class CacheControl(Strict):
+    """Anthropic's mark: keep the prompt up to the end of what carries it."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+    @property
+    def ttl_s(self) -> float:
+        return EPHEMERAL_TTLS_S[self.ttl or "5m"]
+
+
+class CacheBreakpoint(Strict):
+    """OpenAI's mark; how long is said by the request."""
+
+    mode: Literal["explicit"]
+
+
+class CacheOptions(Strict):
+    """OpenAI's options of a request."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Literal["30m"] | None = None
+
+
+class Marked(Strict):
+    """What can carry a mark."""
+
+    cache_control: CacheControl | None = Field(None, exclude=True)
+    prompt_cache_breakpoint: CacheBreakpoint | None = Field(None, exclude=True)
+
+
+class CacheFields(Strict):
+    """What both generating routes have in common."""
+
+    prompt_cache_key: str | None = Field(None, min_length=1, max_length=MAX_SESSION_LENGTH)
+    """Names the session, unless the header X-Session-ID does."""
+
+    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+    """OpenAI's document has in_memory, its older clients say in-memory."""
+
+    cache_control: CacheControl | None = None
+    """A mark at the end of the whole prompt."""
+
+    @field_validator("prompt_cache_key")
+    @classmethod
+    def _printable(cls, value: str | None) -> str | None:
+        if value is not None and not value.isprintable():
+            raise ValueError("holds a character that cannot be printed")
+        return value

@@ -1,0 +1,58 @@
+"""Pauses a session when an answer of it calls tools: until their results come, nobody needs its KV.
+
+The pause is on its way before the client sees the end of the answer, so that the next request of
+the session, which ends the pause, cannot come before it.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
+
+from kokuban.core.errors import KokubanError
+from kokuban.core.request import FinishReason
+from kokuban.engine.client import EngineClient
+from kokuban.engine.generation import TextDelta
+from kokuban.text.tool_names import called_names
+
+_log = logging.getLogger(__name__)
+
+
+async def pausing(
+    deltas: AsyncGenerator[TextDelta],
+    client: EngineClient,
+    *,
+    n: int,
+    tenant: str,
+    session: str,
+    offered: Collection[str],
+) -> AsyncGenerator[TextDelta]:
+    """The same deltas; before the last one, the session is paused if any choice calls a tool.
+
+    Args:
+        n: how many choices there are.
+        tenant, session: whose answer it is.
+        offered: names of the tools that it may call.
+    """
+    texts: defaultdict[int, list[str]] = defaultdict(list)
+    num_open = n
+    async with aclosing(deltas):
+        async for delta in deltas:
+            texts[delta.choice].append(delta.text)
+            if delta.finish is not None:
+                num_open -= 1
+                if delta.finish is not FinishReason.STOP:
+                    del texts[delta.choice]  # It was cut off: nobody runs what it calls.
+                if num_open == 0:
+                    answers = ("".join(pieces) for pieces in texts.values())
+                    tools = {name for text in answers for name in called_names(text, offered)}
+                    if tools:
+                        await _pause(client, tenant, session, sorted(tools))
+            yield delta
+
+
+async def _pause(client: EngineClient, tenant: str, session: str, tools: Sequence[str]) -> None:
+    try:
+        await client.pause_session(tenant, session, expected_s=None, tools=tools)
+    except KokubanError as error:  # The answer is complete; it must not fail for this.
+        _log.warning("a session could not be paused: %s", error)
