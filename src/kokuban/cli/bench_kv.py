@@ -92,9 +92,10 @@ def _print(model: str, threads: int, config: "KvQuantConfig", found: list["KvFig
     console = Console(highlight=False)
     console.print(
         f"{model}, {threads} threads. Perplexity of {config.num_tokens:,} tokens in windows of "
-        f"{config.window}; {config.num_prompts} greedy answers of {config.answer_tokens} tokens "
-        f"(agree: tokens said alike; same: tokens before the first other one); steps of "
-        f"{config.batch} requests at {config.context:,} tokens, medians of {config.rounds}"
+        f"{config.window}, its change ± one standard error; {config.num_prompts} greedy answers "
+        f"of {config.answer_tokens} tokens (agree: tokens said alike; same: tokens before the "
+        f"first other one); steps of {config.batch} requests at {config.context:,} tokens, "
+        f"medians of {config.rounds}"
     )
     console.print(_table(config, found))
 
@@ -113,7 +114,7 @@ def _table(config: "KvQuantConfig", found: list["KvFigures"]) -> "Table":
             f"{each.bytes_per_token:,}",
             f"{each.bytes_per_token / base.bytes_per_token:.1%}",
             f"{each.perplexity:.4f}",
-            f"{each.perplexity / base.perplexity - 1:+.3%}",
+            f"{each.change:+.2%} ± {each.change_error:.2%}",
             f"{each.agreement:.1%}",
             f"{each.common_tokens:.1f}",
             f"{each.step_s * 1e3:.1f}",

@@ -65,6 +65,12 @@ class KvFigures:
     dtype: KvDtype
     bytes_per_token: int
     perplexity: float
+    change: float
+    """Of the perplexity against bf16, as a share of it."""
+
+    change_error: float
+    """Standard error of the change, over the tokens."""
+
     agreement: float
     """Share of the tokens of bf16's answers that this dtype would have said too, 0 to 1."""
 
@@ -98,17 +104,22 @@ def measure(
     longest = config.prompt_tokens + config.answer_tokens
     base = Trial(model, BASE, num_requests=len(prompts), num_tokens=longest)
     answers = base.answer(prompts, config.answer_tokens)
+    base_scores: list[float] = []
     for dtype in (BASE, *(dtype for dtype in config.dtypes if dtype != BASE)):
         trial = Trial(model, dtype, num_requests=1, num_tokens=max(config.window, longest))
         on_stage(f"perplexity with {dtype}")
-        perplexity = _perplexity(trial, windows)
+        scores = _scores(trial, windows)
+        base_scores = base_scores or scores
+        change, change_error = _change(base_scores, scores)
         equal = [_follows(trial, *pair) for pair in zip(prompts, answers, strict=True)]
         on_stage(f"steps with {dtype}")
         step_s, speedup = _step_times(model, dtype, config)
         yield KvFigures(
             dtype=dtype,
             bytes_per_token=model.program.kv.bytes_per_token(dtype),
-            perplexity=perplexity,
+            perplexity=math.exp(-statistics.fmean(scores)),
+            change=change,
+            change_error=change_error,
             agreement=statistics.mean(itertools.chain(*equal)),
             common_tokens=statistics.mean([*each, False].index(False) for each in equal),
             step_s=step_s,
@@ -152,9 +163,15 @@ def _encode(tokenizer: Tokenizer, text: str, most: int) -> tuple[list[int], list
     return start, ids[:most]
 
 
-def _perplexity(trial: Trial, windows: list[list[int]]) -> float:
-    scores = [token.logprob for window in windows for token in trial.score(window)]
-    return math.exp(-statistics.fmean(scores))
+def _scores(trial: Trial, windows: list[list[int]]) -> list[float]:
+    return [token.logprob for window in windows for token in trial.score(window)]
+
+
+def _change(base: list[float], scores: list[float]) -> tuple[float, float]:
+    """Relative change of perplexity, and its standard error to first order."""
+    differences = [before - after for before, after in zip(base, scores, strict=True)]
+    ratio = math.exp(statistics.fmean(differences))
+    return ratio - 1, ratio * statistics.stdev(differences) / math.sqrt(len(differences))
 
 
 def _follows(trial: Trial, prompt: list[int], answer: list[int]) -> list[bool]:

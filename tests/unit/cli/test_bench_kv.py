@@ -33,5 +33,6 @@ def test_each_dtype_has_a_row_and_the_file_has_the_same_figures(
         assert row[1] == f"{each['bytes_per_token']:,}"
         assert row[2] == f"{each['bytes_per_token'] / base['bytes_per_token']:.1%}"
         assert row[3] == f"{each['perplexity']:.4f}"
-        assert row[4] == f"{each['perplexity'] / base['perplexity'] - 1:+.3%}"
+        assert row[4] == f"{each['perplexity'] / base['perplexity'] - 1:+.2%}"
+        assert row[5:7] == ["±", f"{each['change_error']:.2%}"]
         assert row[-1] == f"{each['speedup']:.2f}x"

@@ -56,13 +56,19 @@ def test_perplexity_and_agreement_are_those_of_the_logits(path: Path, model: Mod
     found = {each.dtype: each for each in measure(model, TEXT, SMALL)}
 
     assert list(found) == ["bf16", "int8", "fp8_e4m3"]
+    by_dtype: dict[str, list[float]] = {}
     for dtype, figures in found.items():
-        known = []
+        known: list[float] = []
         for window in windows:
             rows = logprobs(path, window, dtype)
             known += [rows[i, token] for i, token in enumerate(window[1:])]
         assert len(known) == len(windows) * (SMALL.window - 1)
         assert figures.perplexity == pytest.approx(math.exp(-np.mean(known)), rel=1e-5)
+        by_dtype[dtype] = known
+        lost = np.array(by_dtype["bf16"]) - known
+        assert figures.change == pytest.approx(math.exp(lost.mean()) - 1, abs=1e-6)
+        error = math.exp(lost.mean()) * lost.std(ddof=1) / math.sqrt(len(lost))
+        assert figures.change_error == pytest.approx(error, abs=1e-6)
         said = []
         for prompt, answer in zip(prompts, answers, strict=True):
             best = logprobs(path, [*prompt, *answer], dtype)[len(prompt) - 1 : -1].argmax(axis=1)
