@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from kokuban import _native
+from kokuban.core.config import KV_DTYPES, kv_head_bytes
 from kokuban.kernels.attention import AttentionBatch, attention
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.storage import KvStorage
@@ -99,8 +100,8 @@ def step(
 
 
 def decode_gb_s(shape: Shape, args: argparse.Namespace, contexts: list[int]) -> float:
-    bytes_read = 2 * sum(contexts) * shape.num_kv_heads * shape.head_dim
-    bytes_read *= 4 if args.kv_dtype == "fp32" else 2
+    bytes_read = 2 * sum(contexts) * shape.num_kv_heads
+    bytes_read *= kv_head_bytes(args.kv_dtype, shape.head_dim)
     return bytes_read / median_s(step(shape, args, contexts, 1)) / 1e9
 
 
@@ -119,7 +120,7 @@ def read_gb_s() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--kv-dtype", choices=("bf16", "fp16", "fp32"), default="bf16")
+    parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="bf16")
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     args = parser.parse_args()

@@ -25,6 +25,7 @@ nb::dict layout_bytes(const LayoutNumbers& numbers) {
     const KvLayout layout = layout_of(numbers);
     nb::dict sizes;
     sizes["tile"] = layout.tile_bytes;
+    sizes["elements"] = layout.elements_bytes;
     sizes["head"] = layout.head_bytes;
     sizes["side"] = layout.side_bytes;
     sizes["layer"] = layout.layer_bytes;

@@ -1,6 +1,8 @@
 #include "bindings/bindings.h"
 
 NB_MODULE(_native, module) {
+    // Threads that never end keep a few objects until the process does: nothing that anybody lost.
+    nanobind::set_leak_warnings(false);
     module.doc() = "Kokuban's kernels and the program interpreter.";
     kokuban::bind_common(module);
     kokuban::bind_linear(module);

@@ -114,6 +114,18 @@ KOKUBAN_INLINE void i_store_i8(int8_t* p, I32 x) {
                      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
+KOKUBAN_INLINE I32 i_pairs_from_i8(const int8_t* p) {
+    return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
+}
+KOKUBAN_INLINE I32 i_even_bytes(I32 x) {
+    return {_mm256_srai_epi16(_mm256_slli_epi16(x.a, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(x.b, 8), 8)};
+}
+KOKUBAN_INLINE I32 i_odd_bytes(I32 x) { return {_mm256_srai_epi16(x.a, 8), _mm256_srai_epi16(x.b, 8)}; }
+KOKUBAN_INLINE I32 i_dot_pairs(I32 x, I32 y, I32 z) {
+    return {_mm256_add_epi32(z.a, _mm256_madd_epi16(x.a, y.a)), _mm256_add_epi32(z.b, _mm256_madd_epi16(x.b, y.b))};
+}
+
 KOKUBAN_INLINE float half_to_float(uint16_t h) { return _cvtsh_ss(h); }
 KOKUBAN_INLINE uint16_t float_to_half(float f) { return _cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 KOKUBAN_INLINE F32 f_load_f16(const uint16_t* p) {
@@ -124,6 +136,12 @@ KOKUBAN_INLINE void f_store_f16(uint16_t* p, F32 x) {
     constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.a, kNearest));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.b, kNearest));
+}
+
+KOKUBAN_INLINE F32 f_load_e4m3(const uint8_t* p) {
+    const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(static_cast<short>(0xbfff)));
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
 }
 
 // The even (0x88) or odd (0xdd) ones of sixteen floats.

@@ -82,6 +82,13 @@ KOKUBAN_INLINE void i_store_i8(int8_t* p, I32 x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x.v));
 }
 
+KOKUBAN_INLINE I32 i_pairs_from_i8(const int8_t* p) {
+    return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+KOKUBAN_INLINE I32 i_even_bytes(I32 x) { return {_mm512_srai_epi16(_mm512_slli_epi16(x.v, 8), 8)}; }
+KOKUBAN_INLINE I32 i_odd_bytes(I32 x) { return {_mm512_srai_epi16(x.v, 8)}; }
+KOKUBAN_INLINE I32 i_dot_pairs(I32 x, I32 y, I32 z) { return {_mm512_dpwssd_epi32(z.v, x.v, y.v)}; }
+
 KOKUBAN_INLINE float half_to_float(uint16_t h) { return _cvtsh_ss(h); }
 KOKUBAN_INLINE uint16_t float_to_half(float f) { return _cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 KOKUBAN_INLINE F32 f_load_f16(const uint16_t* p) {
@@ -90,6 +97,12 @@ KOKUBAN_INLINE F32 f_load_f16(const uint16_t* p) {
 KOKUBAN_INLINE void f_store_f16(uint16_t* p, F32 x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+KOKUBAN_INLINE F32 f_load_e4m3(const uint8_t* p) {
+    const __m256i codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(static_cast<short>(0xbfff)));
+    return {_mm512_cvtph_ps(halves)};
 }
 
 KOKUBAN_INLINE void f_load_pairs(const float* p, F32* first, F32* second) {

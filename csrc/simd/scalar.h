@@ -89,6 +89,21 @@ KOKUBAN_INLINE void i_store_u16(uint16_t* p, I32 a) { KOKUBAN_EACH p[i] = static
 // To 8 bits with saturation to -128 … 127.
 KOKUBAN_INLINE void i_store_i8(int8_t* p, I32 a) { KOKUBAN_EACH p[i] = static_cast<int8_t>(a.v[i] > 127 ? 127 : a.v[i] < -128 ? -128 : a.v[i]); }
 
+// A pair is the two 16-bit integers of one lane. Sixteen pairs of bytes, widened:
+KOKUBAN_INLINE I32 i_pairs_from_i8(const int8_t* p) { I32 r; KOKUBAN_EACH r.v[i] = (static_cast<int32_t>(p[2 * i + 1]) * 65536) | (p[2 * i] & 0xffff); return r; }
+// Bytes 0 and 2 of each lane, widened to a pair; then bytes 1 and 3.
+KOKUBAN_INLINE I32 i_even_bytes(I32 a) { KOKUBAN_EACH a.v[i] = (static_cast<int8_t>(a.v[i] >> 16) * 65536) | (static_cast<int8_t>(a.v[i]) & 0xffff); return a; }
+KOKUBAN_INLINE I32 i_odd_bytes(I32 a) { KOKUBAN_EACH a.v[i] = (static_cast<int8_t>(a.v[i] >> 24) * 65536) | (static_cast<int8_t>(a.v[i] >> 8) & 0xffff); return a; }
+// c plus both products of the pairs of a and b. No pair is twice -32768.
+KOKUBAN_INLINE I32 i_dot_pairs(I32 a, I32 b, I32 c) {
+    I32 low, high;
+    KOKUBAN_EACH {
+        low.v[i] = static_cast<int16_t>(a.v[i]) * static_cast<int16_t>(b.v[i]);
+        high.v[i] = (a.v[i] >> 16) * (b.v[i] >> 16);
+    }
+    return i_add(i_add(low, high), c);
+}
+
 KOKUBAN_INLINE float half_to_float(uint16_t h) {
     const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
     const uint32_t exponent = (h >> 10) & 31, mantissa = h & 1023;
@@ -125,6 +140,10 @@ KOKUBAN_INLINE uint16_t float_to_half(float f) {
 }
 KOKUBAN_INLINE F32 f_load_f16(const uint16_t* p) { F32 r; KOKUBAN_EACH r.v[i] = half_to_float(p[i]); return r; }
 KOKUBAN_INLINE void f_store_f16(uint16_t* p, F32 a) { KOKUBAN_EACH p[i] = float_to_half(a.v[i]); }
+
+// Sixteen e4m3 codes, each as 1/256 of its value: sign, exponent and mantissa fit in half precision,
+// whose bias is eight more.
+KOKUBAN_INLINE F32 f_load_e4m3(const uint8_t* p) { F32 r; KOKUBAN_EACH r.v[i] = half_to_float(static_cast<uint16_t>((p[i] & 0x80) << 8 | (p[i] & 0x7f) << 7)); return r; }
 
 // Sixteen pairs taken apart: 32 floats, of which `first` gets the even and `second` the odd ones.
 KOKUBAN_INLINE void f_load_pairs(const float* p, F32* first, F32* second) { KOKUBAN_EACH { first->v[i] = p[2 * i]; second->v[i] = p[2 * i + 1]; } }

@@ -24,6 +24,20 @@ KOKUBAN_INLINE void f_store_bf16(uint16_t* p, F32 a) { i_store_u16(p, i_bf16_fro
 KOKUBAN_INLINE F32 f_bf16_first(I32 pairs) { return f_from_bits(i_shl<16>(pairs)); }
 KOKUBAN_INLINE F32 f_bf16_second(I32 pairs) { return f_from_bits(i_and(pairs, i_set1(static_cast<int32_t>(0xffff0000u)))); }
 
+// The e4m3 code of each lane (no infinities; 448 is the largest), as a signed byte: rounded to
+// nearest even. The lanes are finite and below 464, half a step above 448.
+//
+// Below 2^-6, the smallest normal number, codes are multiples of 2^-9; from there on they are the
+// upper bits of the float with another bias. One of the two parts stays at its end.
+KOKUBAN_INLINE I32 i_e4m3_from_f(F32 x) {
+    const F32 size = f_abs(x), least = f_set1(0.015625f);
+    const I32 small = i_from_f(f_mul(f_min(size, least), f_set1(512.0f)));
+    const I32 bits = i_from_bits(f_max(size, least)), odd = i_and(i_shr<20>(bits), i_set1(1));
+    const I32 large = i_shr<20>(i_add(i_add(bits, i_set1(0x7ffff)), odd));
+    const I32 code = i_add(small, i_sub(large, i_set1((120 << 3) + 8)));
+    return i_sub(code, i_and(i_shr<24>(i_from_bits(x)), i_set1(0x80)));
+}
+
 // e^x, within 2 units in the last place from -87.3 to 88.3; below it stays at 1.2e-38, above at
 // 2.4e38. NaN gives NaN; e^0 is exactly 1.
 //

@@ -78,12 +78,21 @@ def test_threads_change_nothing(
     np.testing.assert_array_equal(model.logits(TOKENS, 1), alone("llama", dtype))
 
 
-@pytest.mark.parametrize("dtype", ["q4_1", "q4_k", "q8_0", "bf16", "f32"])
+LOSERS: list[tuple[str, str, KvDtype]] = [
+    *(("llama", dtype, "bf16") for dtype in ("q4_1", "q4_k", "q8_0", "bf16", "f32")),
+    ("llama", "q8_0", "int8"),
+    ("llama", "q8_0", "fp8_e4m3"),
+    ("gemma3", "q8_0", "int8"),
+    ("gemma3", "q8_0", "fp8_e4m3"),
+]
+
+
+@pytest.mark.parametrize(("variant", "dtype", "kv_dtype"), LOSERS)
 def test_a_request_that_lost_its_blocks_computes_the_same_again(
-    dtype: str, model_path: ModelPath, alone: Alone
+    variant: str, dtype: str, kv_dtype: KvDtype, model_path: ModelPath, alone: Alone
 ) -> None:
     """Preemption by recompute: prompt and output so far come back as one long chunk."""
-    model = NativeModel(model_path("llama", dtype))
+    model = NativeModel(model_path(variant, dtype), kv_dtype=kv_dtype, num_blocks=2048)
     first, again = RequestId("first"), RequestId("again")
     model.step([(first, 0, TOKENS[:60])])
     for position in range(60, 90):
@@ -96,7 +105,7 @@ def test_a_request_that_lost_its_blocks_computes_the_same_again(
         for position in range(91, len(TOKENS))
     ]
 
-    np.testing.assert_array_equal(np.concatenate(recomputed), alone("llama", dtype))
+    np.testing.assert_array_equal(np.concatenate(recomputed), alone(variant, dtype, kv_dtype))
 
 
 @pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma3", "mistral"])
@@ -109,33 +118,56 @@ def test_no_architecture_is_an_exception(variant: str, model_path: ModelPath, al
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("variant", ["llama", "gemma3"])
 def test_no_kv_dtype_is_an_exception(
-    kv_dtype: KvDtype, model_path: ModelPath, alone: Alone
+    variant: str, kv_dtype: KvDtype, model_path: ModelPath, alone: Alone
 ) -> None:
-    model = NativeModel(model_path("llama", "q4_1"), kv_dtype=kv_dtype, threads=2)
+    """Company, chunks and threads; gemma3 has window groups, which these sequences outgrow."""
+    path = model_path(variant, "q4_1")
+    model = NativeModel(path, kv_dtype=kv_dtype, threads=2, num_blocks=4096)
 
     for chunk_size in CHUNKS:
         found = model.together([TOKENS, OTHERS[2]], chunk_size)
-        np.testing.assert_array_equal(found[0], alone("llama", "q4_1", kv_dtype))
+        np.testing.assert_array_equal(found[0], alone(variant, "q4_1", kv_dtype))
 
 
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8_e4m3"])
+@pytest.mark.parametrize("variant", ["llama", "gemma3"])
+def test_quantised_kv_changes_the_logits_a_little(
+    variant: str, kv_dtype: KvDtype, alone: Alone
+) -> None:
+    """A guard for the tests beside it: the dtype reaches the kernels, and is no nonsense."""
+    exact, found = alone(variant, "q4_1", "fp32"), alone(variant, "q4_1", kv_dtype)
+
+    error = np.abs(found - exact).max() / exact.std()
+    assert 1e-5 < error < 0.5
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8", "fp8_e4m3"])
 @pytest.mark.parametrize("block_size", [32, 64, 128])
 def test_the_block_size_changes_nothing(
-    block_size: int, model_path: ModelPath, alone: Alone
+    block_size: int, kv_dtype: KvDtype, model_path: ModelPath, alone: Alone
 ) -> None:
-    model = NativeModel(model_path("llama", "q4_k"), block_size=block_size)
+    model = NativeModel(model_path("llama", "q4_k"), block_size=block_size, kv_dtype=kv_dtype)
 
-    np.testing.assert_array_equal(model.logits(TOKENS, 7), alone("llama", "q4_k"))
+    np.testing.assert_array_equal(model.logits(TOKENS, 7), alone("llama", "q4_k", kv_dtype))
 
 
-@pytest.mark.parametrize("dtype", FORMATS + PLAIN)
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype"),
+    [
+        *((dtype, "bf16") for dtype in FORMATS + PLAIN),
+        *(("q4_1", kv_dtype) for kv_dtype in KV_DTYPES if kv_dtype != "bf16"),
+    ],
+)
 def test_the_instruction_set_changes_nothing(
-    dtype: str, model_path: ModelPath, alone: Alone
+    dtype: str, kv_dtype: KvDtype, model_path: ModelPath, alone: Alone
 ) -> None:
     """Stronger than the promise: kernels are one text for all instruction sets (decision 0006)."""
     short = TOKENS[:21]
     for cap in range(5):
         if cap and isa_name(cap) == isa_name(cap - 1):
             continue
-        found = NativeModel(model_path("llama", dtype), isa_cap=cap).logits(short)
-        np.testing.assert_array_equal(found, alone("llama", dtype)[: len(short)])
+        model = NativeModel(model_path("llama", dtype), isa_cap=cap, kv_dtype=kv_dtype)
+        expected = alone("llama", dtype, kv_dtype)[: len(short)]
+        np.testing.assert_array_equal(model.logits(short), expected)

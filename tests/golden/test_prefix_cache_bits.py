@@ -111,6 +111,10 @@ CASES = [
     *(("llama", dtype, "bf16") for dtype in ("q4_1", "q4_k", "q8_0", "bf16", "f32")),
     ("llama", "q8_0", "fp16"),
     ("llama", "q8_0", "fp32"),
+    ("llama", "q8_0", "int8"),
+    ("llama", "q8_0", "fp8_e4m3"),
+    ("gemma3", "q8_0", "int8"),
+    ("gemma3", "q8_0", "fp8_e4m3"),
     ("gemma3", "q8_0", "bf16"),
     ("gemma3", "f32", "bf16"),
 ]

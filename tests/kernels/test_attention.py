@@ -16,6 +16,14 @@ TOLERANCE = {"rtol": 0, "atol": 1e-5}
 """Scores reach 20 here, where float32 has steps of 2e-6: each weight is off by as much of itself,
 and values are below 5."""
 
+INT8_TOLERANCE = {"rtol": 0, "atol": 1e-3}
+"""Queries of 16 bits: scores are off by 2^-16 of the largest element, and so are the weights of V.
+What int8 itself takes from K and V is in the reference too, and ten times as much."""
+
+
+def tolerance(dtype: KvDtype) -> dict[str, float]:
+    return INT8_TOLERANCE if dtype == "int8" else TOLERANCE
+
 
 def make_cache(
     *,
@@ -81,16 +89,17 @@ def test_the_last_rows_of_any_context_are_right_on_every_variant(
         for variant in reference.VARIANTS
     ]
 
-    np.testing.assert_allclose(outs[0], exact(cache, sequence, first), **TOLERANCE)
+    np.testing.assert_allclose(outs[0], exact(cache, sequence, first), **tolerance(dtype))
     assert all(np.array_equal(outs[0], out) for out in outs)
 
 
 @pytest.mark.parametrize("head_dim", [8, 16, 24, 64, 96, 128, 256])
 @pytest.mark.parametrize("group", [1, 3, 7])
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8_e4m3"])
 def test_every_head_size_and_group_is_right_for_few_and_many_rows(
-    group: int, head_dim: int
+    dtype: KvDtype, group: int, head_dim: int
 ) -> None:
-    cache = make_cache(head_dim=head_dim, num_kv_heads=1)
+    cache = make_cache(head_dim=head_dim, num_kv_heads=1, dtype=dtype)
     sequence = stored(cache, 270, group)
     expected = exact(cache, sequence, 250)
     for first in (269, 250):  # One token; so many that K and V are converted once for all.
@@ -98,7 +107,7 @@ def test_every_head_size_and_group_is_right_for_few_and_many_rows(
             cache.attend([(sequence, first, 270)], isa_cap=variant)[0]
             for variant in reference.VARIANTS
         ]
-        np.testing.assert_allclose(outs[0], expected[first - 250 :], **TOLERANCE)
+        np.testing.assert_allclose(outs[0], expected[first - 250 :], **tolerance(dtype))
         assert all(np.array_equal(outs[0], out) for out in outs)
 
 
@@ -112,7 +121,7 @@ def test_chunks_of_a_prompt_give_the_rows_of_the_whole(
     cache = make_cache(dtype=dtype, num_kv_heads=1, head_dim=16)
     sequence = stored(cache, 290)
     [whole] = cache.attend([(sequence, 90, 290)], window=window, isa_cap=variant)
-    np.testing.assert_allclose(whole, exact(cache, sequence, 90, window=window), **TOLERANCE)
+    np.testing.assert_allclose(whole, exact(cache, sequence, 90, window=window), **tolerance(dtype))
 
     for size in (1, 7, 16, 64):
         cuts = [*range(90, 290, size), 290]
@@ -123,11 +132,12 @@ def test_chunks_of_a_prompt_give_the_rows_of_the_whole(
         assert np.array_equal(np.concatenate(chunks), whole)
 
 
-def test_neighbours_block_size_block_ids_and_threads_change_no_bit() -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8_e4m3"])
+def test_neighbours_block_size_block_ids_and_threads_change_no_bit(dtype: KvDtype) -> None:
     contexts = [700, 1, 300, 513]
     outs = []
     for block_size, seed in ((16, 3), (16, 4), (32, 3), (64, 3), (128, 3)):
-        cache = make_cache(block_size=block_size, seed=seed)
+        cache = make_cache(block_size=block_size, seed=seed, dtype=dtype)
         sequences = [stored(cache, context, seed=context) for context in contexts]
         parts = [
             (s, max(0, len(s.k) - rows), len(s.k))
@@ -145,9 +155,10 @@ def test_neighbours_block_size_block_ids_and_threads_change_no_bit() -> None:
 
 
 @pytest.mark.parametrize("window", [16, 100, 256, 300])
-def test_a_window_looks_at_nothing_behind_it(window: int) -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8_e4m3"])
+def test_a_window_looks_at_nothing_behind_it(dtype: KvDtype, window: int) -> None:
     """Blocks behind the window are NO_BLOCK; an infinity just before it is not seen."""
-    cache = make_cache()
+    cache = make_cache(dtype=dtype)
     sequence = stored(cache, 700)
     [out] = cache.attend([(sequence, 690, 700)], window=window)
 
@@ -161,8 +172,9 @@ def test_a_window_looks_at_nothing_behind_it(window: int) -> None:
     assert np.isfinite(out).all()
 
 
-def test_a_softcap_bounds_the_scores() -> None:
-    cache = make_cache()
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8_e4m3"])
+def test_a_softcap_bounds_the_scores(dtype: KvDtype) -> None:
+    cache = make_cache(dtype=dtype)
     sequence = stored(cache, 300)
     sequence.q *= 20
     outs = [
@@ -170,18 +182,21 @@ def test_a_softcap_bounds_the_scores() -> None:
         for variant in reference.VARIANTS
     ]
 
-    np.testing.assert_allclose(outs[0], exact(cache, sequence, 280, softcap=5.0), **TOLERANCE)
+    np.testing.assert_allclose(
+        outs[0], exact(cache, sequence, 280, softcap=5.0), **tolerance(dtype)
+    )
     assert all(np.array_equal(outs[0], out) for out in outs)
-    assert not np.allclose(outs[0], exact(cache, sequence, 280), **TOLERANCE)
+    assert not np.allclose(outs[0], exact(cache, sequence, 280), **tolerance(dtype))
 
 
 @pytest.mark.parametrize("softcap", [None, 5.0])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("side", ["k", "v"])
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8_e4m3"])
 def test_what_is_not_finite_spoils_the_rows_that_see_it_and_no_others(
-    side: str, value: float, softcap: float | None
+    dtype: KvDtype, side: str, value: float, softcap: float | None
 ) -> None:
-    cache = make_cache()
+    cache = make_cache(dtype=dtype)
     sequence, other = stored(cache, 300), stored(cache, 40, seed=1)
     clean, clean_other = cache.attend([(sequence, 200, 300), (other, 0, 40)], softcap=softcap)
     getattr(sequence, side)[260, 1, 3] = value
@@ -194,6 +209,71 @@ def test_what_is_not_finite_spoils_the_rows_that_see_it_and_no_others(
     assert np.array_equal(spoilt[:60], clean[:60])
     assert np.array_equal(spoilt[:, :3], clean[:, :3])  # The other KV head's.
     assert not np.isfinite(spoilt[60:, 3:]).all(axis=2).any()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8_e4m3"])
+def test_a_query_that_is_not_finite_spoils_its_own_row_alone(dtype: KvDtype, value: float) -> None:
+    cache = make_cache(dtype=dtype)
+    sequence = stored(cache, 300)
+    [clean] = cache.attend([(sequence, 200, 300)])
+    sequence.q[250, 4, 7] = value
+
+    outs = [
+        cache.attend([(sequence, 200, 300)], isa_cap=variant)[0] for variant in reference.VARIANTS
+    ]
+
+    others = np.ones(clean.shape[:2], bool)
+    others[50, 4] = False
+    for out in outs:
+        assert np.array_equal(out[others], clean[others])
+        assert not np.isfinite(out[50, 4]).any()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
+def test_rows_of_zeros_and_of_denormals_give_zeros_and_no_nan(dtype: KvDtype) -> None:
+    """Bugbank B98: their scales neither vanish nor become infinite on the way back."""
+    cache = make_cache(dtype=dtype)
+    sequence = stored(cache, 300)
+    sequence.k[:], sequence.v[:], sequence.q[299] = 0, 0, 0
+    sequence.k[100], sequence.v[100] = 1e-45, 1e-40
+    cache.free += sequence.blocks[::-1]
+    cache.store(sequence)
+
+    for variant in reference.VARIANTS:
+        [out] = cache.attend([(sequence, 290, 300)], isa_cap=variant)
+        assert np.abs(out).max() < 1e-40
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
+def test_a_quantised_cache_is_near_the_values_that_went_in(dtype: KvDtype) -> None:
+    """Each element is off by half a code at most; a mean of hundreds by much less."""
+    cache = make_cache(dtype=dtype, num_kv_heads=1, head_dim=64)
+    sequence = stored(cache, 600)
+    expected = reference.attention(sequence.q[590:], sequence.k, sequence.v, scale=64**-0.5)
+
+    [out] = cache.attend([(sequence, 590, 600)])
+
+    error = np.sqrt(((out - expected) ** 2).mean() / (expected**2).mean())
+    assert error < (0.02 if dtype == "int8" else 0.08)
+
+
+def test_a_few_large_elements_of_k_do_not_cost_int8_the_others() -> None:
+    """As in Qwen2.5, whose K has the same few elements a hundred times the others in every token.
+
+    They shift all scores of a row alike; what the softmax sees is in the small ones.
+    """
+    cache = make_cache(dtype="int8", num_kv_heads=1, head_dim=64)
+    sequence = stored(cache, 600)
+    sequence.k[:, :, [5, 40]] += np.array([150, -90], np.float32)
+    cache.free += sequence.blocks[::-1]
+    cache.store(sequence)
+    expected = reference.attention(sequence.q[590:], sequence.k, sequence.v, scale=64**-0.5)
+
+    [out] = cache.attend([(sequence, 590, 600)])
+
+    error = np.sqrt(((out - expected) ** 2).mean() / (expected**2).mean())
+    assert error < 0.15
 
 
 def test_a_dominant_score_does_not_overflow() -> None:

@@ -41,8 +41,14 @@ const AttentionKernels& attention_kernels(Isa isa) {
 int64_t attention_scratch_floats(const KvLayout& layout, int64_t num_query_heads) {
     const int64_t group = num_query_heads / layout.num_kv_heads;
     const int64_t rows = group * tokens_per_item(group);
-    // Two states and the scores of a split for each row; four tiles of K or V as float32.
-    return rows * (2 * state_floats(layout.head_dim) + kSplit) + 4 * kKvTile * padded(layout.head_dim);
+    // Two states and the scores of a split for each row.
+    const int64_t common = rows * (2 * state_floats(layout.head_dim) + kSplit);
+    if (layout.dtype == KvDtype::kInt8) {
+        // For each row the sums of a split, in half as many floats its query and its weights as 16-bit
+        // integers, and two scales.
+        return common + rows * (padded(layout.head_dim) * 3 / 2 + kSplit / 2 + 2);
+    }
+    return common + 4 * kKvTile * padded(layout.head_dim);  // Four tiles of K or V as float32.
 }
 
 void AttentionPlan::build(const AttentionBatch& batch, const KvLayout& layout, int64_t num_query_heads,

@@ -8,7 +8,7 @@
 //
 // What is computed, in which order, for one row and head, whatever is computed beside it:
 //
-//   score   one accumulator for each key, ascending d, fused multiply-adds
+//   score   one accumulator for each key, ascending d, fused multiply-adds; times the scale
 //   split   keys [256 i, 256 (i + 1)) of the sequence:
 //             m   = the largest visible score
 //             p_j = e^{s_j - m}
@@ -19,9 +19,28 @@
 //             (M, l e^{m-M} + l' e^{m'-M}, o_d e^{m-M} + o'_d e^{m'-M}); a = product, then fused
 //   out     o_d / l
 //
+// fp8_e4m3, with the scales a_j of K and b_j of V of each token and KV head: elements are read as 1/256
+// of their value (half precision has their bits), and 256 is put back where the scales come in.
+//
+//   score   the sum as above over the elements, times (a_j (256 scale))
+//   o_d     sum of w_j v_jd over the elements, w_j = p_j (256 b_j); l is of p_j
+//
+// int8, in exact integers, whose sums have no order:
+//
+//   query   r = H (q / n), rotated as K is stored (kv_write/rotation.h); u = largest |r_d| of the row and
+//           head / 32767, at least 2^-126; Q_d = r_d (1 / u), rounded to nearest even, in 16 bits
+//   score   the integer sum of Q_d k_jd, rounded once to float32, times (a_j (scale (n u)))
+//   o_d     w_j = p_j b_j; y = largest visible w_j of the split / 32767, at least 2^-126;
+//           W_j = w_j (1 / y), rounded to nearest even, in 16 bits; the integer sum of W_j v_jd, rounded
+//           once to float32, times y
+//
+// A query of 16 bits is exact beside K of 8; weights below 2^-16 of the largest of their split are
+// dropped. Sums stay below 2^31: D <= 512 and 256 keys, times 127 times 32767.
+//
 // So the result depends on neither the batch, nor how a prompt was cut into chunks, nor threads, nor
 // block size or block ids; a split may be computed anywhere. Same bits on every instruction set.
-// A score or a V that is not finite makes the rows that see it not finite, and no others.
+// A query, a score or a V that is not finite makes the rows that see it not finite, and no others; the
+// scale of K or V that held what is not finite is NaN (kv_write.h) and does the same.
 // Blocks that no row of the batch sees are never read: their entry may be NO_BLOCK.
 //
 // How a step runs it: `AttentionPlan::build` (attention_plan.h) once for each window; for each layer `attend` for each

@@ -3,10 +3,19 @@
 //
 // An item is a block of rows against some splits of keys. For each split: all rows' scores tile by
 // tile (score_split), each row's softmax (soften), then the weighted sum of V (weigh_split). A block
-// of rows shares the loads and conversions of K and V, never an accumulator.
+// of rows shares the loads and conversions of K and V, never an accumulator. `Work` does it: in floats
+// for every dtype but int8, which has integers of its own (attention_int8.h).
 #include "kernels/attention/attention.h"
 
+#include "kernels/kv_write/rotation.h"
+
 #include "kernels/attention/attention_tiles.h"
+
+#include "kernels/attention/attention_softmax.h"
+
+#include "kernels/attention/attention_work.h"
+
+#include "kernels/attention/attention_int8.h"
 
 namespace {
 
@@ -48,20 +57,25 @@ KOKUBAN_INLINE void write_out(const float* state, int64_t head_dim, float* out) 
 }
 
 // Looks up the tiles of one split that hold keys [begin, end) of it.
-template <typename Element>
-KOKUBAN_INLINE Tiles<Element> find_tiles(const AttentionArgs& args, int64_t request, int64_t head,
-                                         int64_t base, Range keys) {
+template <typename Dtype>
+KOKUBAN_INLINE Tiles<Dtype> find_tiles(const AttentionArgs& args, int64_t request, int64_t head,
+                                       int64_t base, Range keys) {
+    using Element = typename Dtype::Element;
     const auto& layout = args.layout;
     const int32_t* table = args.batch.block_tables + request * args.batch.table_stride;
     const int64_t fixed = args.layer * layout.layer_bytes + head * layout.head_bytes;
-    Tiles<Element> found;
+    Tiles<Dtype> found;
     found.range = tiles_of(keys);
     for (int tile = found.range.begin; tile < found.range.end; ++tile) {
-        const int64_t token = base + tile * kLanes;
-        const int64_t in_block = token % layout.block_size / kLanes * layout.tile_bytes;
-        const uint8_t* place = args.pool + table[token / layout.block_size] * layout.block_bytes + fixed + in_block;
-        found.k[tile] = reinterpret_cast<const Element*>(place);
-        found.v[tile] = reinterpret_cast<const Element*>(place + layout.side_bytes);
+        const int64_t token = base + tile * kLanes, offset = token % layout.block_size;
+        const uint8_t* k = args.pool + table[token / layout.block_size] * layout.block_bytes + fixed;
+        const uint8_t* v = k + layout.side_bytes;
+        found.k.at[tile] = reinterpret_cast<const Element*>(k + offset / kLanes * layout.tile_bytes);
+        found.v.at[tile] = reinterpret_cast<const Element*>(v + offset / kLanes * layout.tile_bytes);
+        if constexpr (Dtype::kScaled) {
+            found.k.scales[tile] = reinterpret_cast<const float*>(k + layout.elements_bytes) + offset;
+            found.v.scales[tile] = reinterpret_cast<const float*>(v + layout.elements_bytes) + offset;
+        }
     }
     return found;
 }
@@ -81,25 +95,6 @@ KOKUBAN_INLINE Rows rows_of(const AttentionArgs& args, const AttentionItem& item
     };
 }
 
-// One split for all rows of an item: fills the states.
-template <typename Dtype>
-void attend_split(const AttentionArgs& args, const Rows& rows, int64_t base,
-                  const Tiles<typename Dtype::Element>& tiles, const Tiles<typename Dtype::Element>& next,
-                  float* scratch, float* states) {
-    const int64_t stride = state_floats(rows.head_dim), columns = padded(rows.head_dim);
-    float* scores = scratch;
-    float* converted = scores + rows.count * kSplit;
-    score_split<Dtype>(rows, base, tiles, converted, scores);
-    for (int row = 0; row < rows.count; ++row) {
-        float* state = states + row * stride;
-        memset(state, 0, static_cast<size_t>(stride) * sizeof(float));
-        const Range keys = rows.visible(row, base);
-        if (keys.empty()) continue;
-        soften(scores + row * kSplit, keys, args.scale, args.softcap, state + columns, state + columns + 1);
-    }
-    weigh_split<Dtype>(rows, base, scores, tiles, next, converted, states, stride);
-}
-
 KOKUBAN_INLINE float* out_row(const AttentionArgs& args, int64_t request, int64_t kv_head, int64_t token,
                               int64_t row) {
     const int64_t group = args.num_query_heads / args.layout.num_kv_heads;
@@ -113,19 +108,19 @@ void attend_item(const AttentionArgs& args, const AttentionItem& item, float* sc
     const int64_t stride = state_floats(rows.head_dim), all = rows.count * stride;
     float* known = scratch;
     float* next = known + all;
-    float* rest = next + all;
+    Work<Dtype> work(rows, next + all);
     memset(known, 0, static_cast<size_t>(all) * sizeof(float));
     const auto tiles_at = [&](int split) {
         const int64_t base = static_cast<int64_t>(split) * kSplit;
         const Range keys = split < item.end_split ? rows.visible(0, rows.count - 1, base) : Range{0, 0};
-        return find_tiles<typename Dtype::Element>(args, item.request, item.kv_head, base, keys);
+        return find_tiles<Dtype>(args, item.request, item.kv_head, base, keys);
     };
     auto tiles = tiles_at(item.first_split);
     for (int split = item.first_split; split < item.end_split; ++split) {
         const int64_t base = static_cast<int64_t>(split) * kSplit;
         float* states = item.partial < 0 ? next : args.partials + item.partial + (split - item.first_split) * all;
         const auto following = tiles_at(split + 1);
-        attend_split<Dtype>(args, rows, base, tiles, following, rest, states);
+        work.attend_split(base, tiles, following, args.scale, args.softcap, states);
         tiles = following;
         if (item.partial >= 0) continue;
         for (int row = 0; row < rows.count; ++row)
@@ -142,6 +137,8 @@ void attend(const AttentionArgs& args, const AttentionItem& item, float* scratch
         case KvDtype::kBf16: return attend_item<Bf16>(args, item, scratch);
         case KvDtype::kFp16: return attend_item<Fp16>(args, item, scratch);
         case KvDtype::kFp32: return attend_item<Fp32>(args, item, scratch);
+        case KvDtype::kInt8: return attend_item<Int8>(args, item, scratch);
+        case KvDtype::kFp8E4m3: return attend_item<Fp8E4m3>(args, item, scratch);
     }
 }
 

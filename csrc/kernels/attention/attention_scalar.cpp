@@ -1,5 +1,5 @@
 #include "simd/scalar.h"
 
 #define KOKUBAN_VARIANT attention_scalar
-#define KOKUBAN_ROWS 6
+#define KOKUBAN_ROWS 2
 #include "kernels/attention/attention_impl.h"

@@ -9,20 +9,32 @@ constexpr int kPiece = 4;  // tiles converted or asked for at a time: they stay 
 constexpr int kRows = KOKUBAN_ROWS;
 constexpr int kFewRows = 2 * kRows;  // up to here converting a tile beforehand costs more than twice
 
+// How the elements of each dtype become floats. Those of a scaled dtype are kUnit times too small,
+// and each token's scale comes in where its score and its weight are made.
 struct Bf16 {
     using Element = uint16_t;
     static constexpr int kPair = 2;
+    static constexpr bool kScaled = false;
     KOKUBAN_INLINE F32 load(const Element* p) { return f_load_bf16(p); }
 };
 struct Fp16 {
     using Element = uint16_t;
     static constexpr int kPair = 1;
+    static constexpr bool kScaled = false;
     KOKUBAN_INLINE F32 load(const Element* p) { return f_load_f16(p); }
 };
 struct Fp32 {
     using Element = float;
     static constexpr int kPair = 1;
+    static constexpr bool kScaled = false;
     KOKUBAN_INLINE F32 load(const Element* p) { return f_load(p); }
+};
+struct Fp8E4m3 {
+    using Element = uint8_t;
+    static constexpr int kPair = 1;
+    static constexpr bool kScaled = true;
+    static constexpr float kUnit = 256.0f;
+    KOKUBAN_INLINE F32 load(const Element* p) { return f_load_e4m3(p); }
 };
 
 // The first n elements, without reading those after them; the other lanes are 0.
@@ -78,18 +90,26 @@ struct Rows {
     }
 };
 
-// Where the tiles of one split lie; those outside `range` are not known.
-template <typename Element>
-struct Tiles {
-    Range range;
-    const Element* k[kSplitTiles];
-    const Element* v[kSplitTiles];
+// The tiles of K, or of V, in one split, and the scales of their sixteen tokens where there are any.
+template <typename Dtype>
+struct Side {
+    const typename Dtype::Element* at[kSplitTiles];
+    const float* scales[Dtype::kScaled ? kSplitTiles : 1];
 };
 
-template <typename Element>
-KOKUBAN_INLINE void prefetch_tiles(const Element* const* tiles, Range range, int64_t head_dim) {
-    for (int tile = range.begin; tile < range.end; ++tile)
-        prefetch(tiles[tile], kLanes * head_dim * static_cast<int64_t>(sizeof(Element)));
+// Where the tiles of one split lie; those outside `range` are not known.
+template <typename Dtype>
+struct Tiles {
+    Range range;
+    Side<Dtype> k, v;
+};
+
+template <typename Dtype>
+KOKUBAN_INLINE void prefetch_tiles(const Side<Dtype>& side, Range range, int64_t head_dim) {
+    for (int tile = range.begin; tile < range.end; ++tile) {
+        prefetch(side.at[tile], kLanes * head_dim * static_cast<int64_t>(sizeof *side.at[0]));
+        if constexpr (Dtype::kScaled) __builtin_prefetch(side.scales[tile], 0, 2);
+    }
 }
 
 // Calls f with the number of rows as a compile-time constant.
@@ -176,13 +196,12 @@ KOKUBAN_INLINE Range tiles_of(Range keys) {
 // Scores of few rows, for which reading K is most of the time: V, which is read when the split's
 // scores are done, is asked for between them.
 template <typename Dtype>
-KOKUBAN_INLINE void stream_scores(const Rows& rows, const Tiles<typename Dtype::Element>& tiles,
-                                  float* scores) {
+KOKUBAN_INLINE void stream_scores(const Rows& rows, const Tiles<Dtype>& tiles, float* scores) {
     for (int tile = tiles.range.begin; tile < tiles.range.end; tile += kPiece) {
         const Range piece = cut(tiles.range, {tile, tile + kPiece});
         prefetch_tiles(tiles.v, piece, rows.head_dim);
         each_row_block(rows.count, [&](int first, int count) {
-            score_rows<Dtype>(rows, first, count, tiles.k, piece.begin, piece.end, scores);
+            score_rows<Dtype>(rows, first, count, tiles.k.at, piece.begin, piece.end, scores);
         });
     }
 }
@@ -204,11 +223,11 @@ KOKUBAN_INLINE void convert_k(const typename Dtype::Element* k, int64_t head_dim
 // Scores of all rows against the keys that they see in one split. With many rows a
 // tile is converted once for all of them.
 template <typename Dtype>
-void score_split(const Rows& rows, int64_t base, const Tiles<typename Dtype::Element>& tiles,
-                 float* converted, float* scores) {
+void score_split(const Rows& rows, int64_t base, const Tiles<Dtype>& tiles, float* converted,
+                 float* scores) {
     if (rows.count <= kFewRows) return stream_scores<Dtype>(rows, tiles, scores);
     for (int tile = tiles.range.begin; tile < tiles.range.end; ++tile) {
-        convert_k<Dtype>(tiles.k[tile], rows.head_dim, converted);
+        convert_k<Dtype>(tiles.k.at[tile], rows.head_dim, converted);
         const float* places[kSplitTiles];
         places[tile] = converted;
         each_row_block(rows.count, [&](int first, int count) {
@@ -217,40 +236,6 @@ void score_split(const Rows& rows, int64_t base, const Tiles<typename Dtype::Ele
                 score_rows<Fp32>(rows, first, count, places, tile, tile + 1, scores);
         });
     }
-}
-
-// The lanes of x whose key is in `keys`, and `other` in the rest of the tile at key `at`.
-KOKUBAN_INLINE F32 only_visible(F32 x, F32 other, Range keys, int at) {
-    if (at + kLanes > keys.end) x = f_first_n(x, other, keys.end - at);
-    if (at < keys.begin) x = f_first_n(other, x, keys.begin - at);
-    return x;
-}
-
-// Turns one row's scores into p, in place, and gives m and l. A score that is not finite makes l
-// NaN: e^-infinity and a soft-cap would hide it.
-KOKUBAN_INLINE void soften(float* scores, Range keys, float scale, float softcap, float* m, float* l) {
-    const Range tiles = tiles_of(keys);
-    const F32 scales = f_set1(scale), caps = f_set1(softcap), lowest = f_set1(-__builtin_inff());
-    F32 largest = lowest, poison = f_zero();
-    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-        const int at = tile * kLanes;
-        F32 s = f_mul(f_load(scores + at), scales);
-        poison = f_add(poison, only_visible(f_mul(s, f_zero()), f_zero(), keys, at));
-        if (softcap > 0.0f) s = f_mul(caps, f_tanh(f_div(s, caps)));
-        s = only_visible(s, lowest, keys, at);
-        largest = f_max(largest, s);
-        f_store(scores + at, s);
-    }
-    *m = f_reduce_max(largest);
-    const F32 shift = f_set1(*m);
-    F32 sums = f_zero();
-    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-        const int at = tile * kLanes;
-        const F32 p = only_visible(f_exp(f_sub(f_load(scores + at), shift)), f_zero(), keys, at);
-        sums = f_add(sums, p);
-        f_store(scores + at, p);
-    }
-    *l = f_reduce_add(sums) + f_reduce_add(poison);
 }
 
 // o[row][d + …] += sum over keys of p v for kCount rows and 16 kVectors columns from d on; with
@@ -321,15 +306,15 @@ void weigh_piece(const Rows& rows, int first, int count, int64_t base, Range pie
 // Adds V of one split to all rows. With few rows the next split's K is asked for meanwhile; with many
 // V is converted once for all.
 template <typename Dtype>
-void weigh_split(const Rows& rows, int64_t base, const float* p, const Tiles<typename Dtype::Element>& tiles,
-                 const Tiles<typename Dtype::Element>& next, float* converted, float* o, int64_t o_stride) {
+void weigh_split(const Rows& rows, int64_t base, const float* p, const Tiles<Dtype>& tiles,
+                 const Tiles<Dtype>& next, float* converted, float* o, int64_t o_stride) {
     const Range keys = rows.visible(0, rows.count - 1, base);
     for (int tile = tiles.range.begin; tile < tiles.range.end; tile += kPiece) {
         const Range piece = cut(keys, {tile * kLanes, (tile + kPiece) * kLanes});
         if (rows.count <= kFewRows) {
             prefetch_tiles(next.k, cut(next.range, {tile, tile + kPiece}), rows.head_dim);
             each_row_block(rows.count, [&](int first, int count) {
-                weigh_piece<Dtype>(rows, first, count, base, piece, p, tiles.v, o, o_stride);
+                weigh_piece<Dtype>(rows, first, count, base, piece, p, tiles.v.at, o, o_stride);
             });
             continue;
         }
@@ -338,7 +323,7 @@ void weigh_split(const Rows& rows, int64_t base, const float* p, const Tiles<typ
             float* place = converted + (i - tile) * kLanes * rows.head_dim;
             places[i] = place;
             for (int64_t at = 0; at < kLanes * rows.head_dim; at += kLanes)
-                f_store(place + at, Dtype::load(tiles.v[i] + at));
+                f_store(place + at, Dtype::load(tiles.v.at[i] + at));
         }
         each_row_block(rows.count, [&](int first, int count) {
             weigh_piece<Fp32>(rows, first, count, base, piece, p, places, o, o_stride);

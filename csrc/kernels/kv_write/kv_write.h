@@ -4,8 +4,21 @@
 //   slots   [rows] int64: block id * S + offset in the block. No two rows have the same slot.
 //   layer   index of the layer in its group
 //
-// Values are rounded to the KV dtype, to nearest even; what is too large becomes infinite, NaN stays
-// NaN. A token writes its own elements and nothing else, so rows can be split over threads anyhow.
+// bf16, fp16: values are rounded to nearest even; what is too large becomes infinite, NaN stays NaN.
+//
+// int8, fp8_e4m3: each token's K of one head, and its V, has a float32 scale of its own:
+//
+//   scale   largest |x| of the D elements / 127 (int8) or / 448 (e4m3), and at least 2^-126: a row of
+//           zeros gives zeros, and nothing is ever divided by a scale that vanished
+//   code    x / scale, rounded to nearest even. The largest element takes the largest code.
+//
+// The x of an int8 K are the rotated elements H (k / n) of rotation.h.
+//
+// A row that holds an infinity or a NaN gets the scale NaN (0x7fc00000) and codes 0: whoever reads any
+// of it sees that it is not finite.
+//
+// A token writes its own elements and nothing else, so rows can be split over threads anyhow. Same
+// bytes on every instruction set.
 #pragma once
 
 #include "common/isa.h"

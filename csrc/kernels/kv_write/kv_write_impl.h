@@ -2,48 +2,110 @@
 // table to define.
 #include "kernels/kv_write/kv_write.h"
 
+#include "kernels/kv_write/rotation.h"
+
 namespace {
 
 using kokuban::KvDtype;
 using kokuban::KvLayout;
 
-// How each dtype is made of sixteen floats, and what lies together in a K tile.
+// How each dtype is made of sixteen floats, and what lies together: elements in a K tile, tokens in V.
 struct Bf16 {
     using Element = uint16_t;
-    static constexpr int kPair = 2;
+    static constexpr int kKPair = 2, kVPair = 1;
     KOKUBAN_INLINE void store(Element* p, F32 x) { f_store_bf16(p, x); }
 };
 struct Fp16 {
     using Element = uint16_t;
-    static constexpr int kPair = 1;
+    static constexpr int kKPair = 1, kVPair = 1;
     KOKUBAN_INLINE void store(Element* p, F32 x) { f_store_f16(p, x); }
 };
 struct Fp32 {
     using Element = float;
-    static constexpr int kPair = 1;
+    static constexpr int kKPair = 1, kVPair = 1;
     KOKUBAN_INLINE void store(Element* p, F32 x) { f_store(p, x); }
+};
+// Of these the lanes are x / scale.
+struct Int8 {
+    using Element = int8_t;
+    static constexpr int kKPair = 4, kVPair = 2;
+    static constexpr float kLargest = 127.0f;
+    KOKUBAN_INLINE void store(Element* p, F32 x) { i_store_i8(p, i_from_f(x)); }
+};
+struct Fp8E4m3 {
+    using Element = int8_t;
+    static constexpr int kKPair = 1, kVPair = 1;
+    static constexpr float kLargest = 448.0f;
+    KOKUBAN_INLINE void store(Element* p, F32 x) { i_store_i8(p, i_e4m3_from_f(x)); }
+};
+
+template <typename Dtype>
+constexpr bool kScaled = sizeof(typename Dtype::Element) == 1;
+template <typename Dtype>
+constexpr bool kRotated = false;
+template <>
+constexpr bool kRotated<Int8> = true;
+
+KOKUBAN_INLINE F32 load_some(const float* x, int n) { return n == kLanes ? f_load(x) : f_load_n(x, n); }
+
+// The scale of a row of n elements; NaN when one of them is not finite.
+template <typename Dtype>
+KOKUBAN_INLINE float scale_of(const float* x, int64_t n) {
+    F32 largest = f_zero(), poison = f_zero();
+    for (int64_t d = 0; d < n; d += kLanes) {
+        const F32 some = load_some(x + d, n - d < kLanes ? static_cast<int>(n - d) : kLanes);
+        largest = f_max(largest, f_abs(some));
+        poison = f_add(poison, f_mul(some, f_zero()));
+    }
+    if (f_reduce_add(poison) != 0.0f) return __builtin_nanf("");
+    const float scale = f_reduce_max(largest) / Dtype::kLargest;
+    return scale < 0x1p-126f ? 0x1p-126f : scale;
+}
+
+// Calls f(d, n, elements) for sixteen elements at a time, n of which count.
+template <typename Dtype, typename Function>
+KOKUBAN_INLINE void each_sixteen(const float* x, int64_t head_dim, float* scale, Function f) {
+    if constexpr (kScaled<Dtype>) *scale = scale_of<Dtype>(x, head_dim);
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+        const int n = head_dim - d < kLanes ? static_cast<int>(head_dim - d) : kLanes;
+        typename Dtype::Element some[kLanes];
+        F32 values = load_some(x + d, n);
+        if constexpr (kScaled<Dtype>) values = *scale > 0.0f ? f_div(values, f_set1(*scale)) : f_zero();
+        Dtype::store(some, values);
+        f(d, n, some);
+    }
+}
+
+// Where one head of one token goes.
+template <typename Element>
+struct Place {
+    Element *k_lane, *v_column;
+    float *k_scale, *v_scale;
 };
 
 // Writes one head's K of one token into its lane of a tile and its V into its row.
 template <typename Dtype>
-KOKUBAN_INLINE void write_head(typename Dtype::Element* k_lane, const float* k,
-                               typename Dtype::Element* v_row, const float* v, int64_t head_dim) {
+KOKUBAN_INLINE void write_head(Place<typename Dtype::Element> to, const float* k, const float* v,
+                               int64_t head_dim) {
     using Element = typename Dtype::Element;
-    constexpr int kPair = Dtype::kPair;
-    for (int64_t d = 0; d < head_dim; d += kLanes) {
-        const int n = head_dim - d < kLanes ? static_cast<int>(head_dim - d) : kLanes;
-        Element some[kLanes];
-        Dtype::store(some, n == kLanes ? f_load(k + d) : f_load_n(k + d, n));
-        for (int i = 0; i < n; i += kPair) {
-            memcpy(k_lane + (d + i) * kokuban::kKvTile, some + i, kPair * sizeof(Element));
-        }
-        if (n == kLanes) {
-            Dtype::store(v_row + d, f_load(v + d));
-        } else {
-            Dtype::store(some, f_load_n(v + d, n));
-            memcpy(v_row + d, some, static_cast<size_t>(n) * sizeof(Element));
-        }
+    constexpr int kKPair = Dtype::kKPair, kVPair = Dtype::kVPair;
+    float rotated[kokuban::kKvMaxHeadDim];
+    if constexpr (kRotated<Dtype>) {
+        rotate(k, head_dim, rotated);
+        k = rotated;
     }
+    each_sixteen<Dtype>(k, head_dim, to.k_scale, [&](int64_t d, int n, const Element* some) {
+        for (int i = 0; i < n; i += kKPair) {
+            memcpy(to.k_lane + (d + i) * kokuban::kKvTile, some + i, kKPair * sizeof(Element));
+        }
+    });
+    each_sixteen<Dtype>(v, head_dim, to.v_scale, [&](int64_t d, int n, const Element* some) {
+        if constexpr (kVPair == 1) {
+            memcpy(to.v_column + d, some, static_cast<size_t>(n) * sizeof(Element));
+        } else {
+            for (int i = 0; i < n; ++i) to.v_column[(d + i) * kVPair] = some[i];
+        }
+    });
 }
 
 template <typename Dtype>
@@ -51,18 +113,21 @@ KOKUBAN_INLINE void write_rows(const KvLayout& layout, uint8_t* layer_base, koku
                                kokuban::ConstMatrix v, const int64_t* slots, int64_t begin,
                                int64_t end) {
     using Element = typename Dtype::Element;
+    constexpr int kKPair = Dtype::kKPair, kVPair = Dtype::kVPair;
     for (int64_t row = begin; row < end; ++row) {
         const int64_t block = slots[row] / layout.block_size, offset = slots[row] % layout.block_size;
         const int64_t tile = offset / kokuban::kKvTile, lane = offset % kokuban::kKvTile;
-        uint8_t* k_side = layer_base + block * layout.block_bytes + tile * layout.tile_bytes;
-        uint8_t* v_side = layer_base + block * layout.block_bytes + layout.side_bytes;
+        const int64_t v_element = offset / kVPair * kVPair * layout.head_dim + offset % kVPair;
         for (int64_t head = 0; head < layout.num_kv_heads; ++head) {
+            uint8_t* k_head = layer_base + block * layout.block_bytes + head * layout.head_bytes;
+            uint8_t* v_head = k_head + layout.side_bytes;
             const int64_t column = head * layout.head_dim;
-            write_head<Dtype>(
-                reinterpret_cast<Element*>(k_side + head * layout.head_bytes) + lane * Dtype::kPair,
-                k.data + row * k.stride + column,
-                reinterpret_cast<Element*>(v_side + head * layout.head_bytes) + offset * layout.head_dim,
-                v.data + row * v.stride + column, layout.head_dim);
+            write_head<Dtype>({reinterpret_cast<Element*>(k_head + tile * layout.tile_bytes) + lane * kKPair,
+                               reinterpret_cast<Element*>(v_head) + v_element,
+                               reinterpret_cast<float*>(k_head + layout.elements_bytes) + offset,
+                               reinterpret_cast<float*>(v_head + layout.elements_bytes) + offset},
+                              k.data + row * k.stride + column, v.data + row * v.stride + column,
+                              layout.head_dim);
         }
     }
 }
@@ -74,6 +139,8 @@ void kv_write(const KvLayout& layout, uint8_t* pool, int64_t layer, kokuban::Con
         case KvDtype::kBf16: return write_rows<Bf16>(layout, base, k, v, slots, begin, end);
         case KvDtype::kFp16: return write_rows<Fp16>(layout, base, k, v, slots, begin, end);
         case KvDtype::kFp32: return write_rows<Fp32>(layout, base, k, v, slots, begin, end);
+        case KvDtype::kInt8: return write_rows<Int8>(layout, base, k, v, slots, begin, end);
+        case KvDtype::kFp8E4m3: return write_rows<Fp8E4m3>(layout, base, k, v, slots, begin, end);
     }
 }
 

@@ -2,6 +2,7 @@
 
 latency: B requests of one length start together; prefill and decode are timed apart.
 throughput: many requests of one length are queued at once; tokens a second over all of them.
+kv-quant: quality, memory and step time of each KV dtype (see `bench_kv`).
 
 Prompts are random ids under a fixed seed and answers run to their full length (ignore_eos), so that
 two runs do the same work.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kokuban.cli import options
+from kokuban.cli.bench_kv import kv_quant
 from kokuban.cli.options import EngineOptions, open_engine
 from kokuban.core.errors import ConfigError, StepFailed
 from kokuban.core.request import FinishReason
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 SEED = 20_250_101
 
 bench = typer.Typer(no_args_is_help=True, help="Measure speed on this machine.")
+bench.command("kv-quant")(kv_quant)
 
 PromptTokens = Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")]
 OutputTokens = Annotated[int, typer.Option(min=2, help="Tokens of each answer.")]

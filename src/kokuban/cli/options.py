@@ -33,7 +33,9 @@ MaxContextTokens = Annotated[
     ),
 ]
 BlockSize = Annotated[int, typer.Option(help="Tokens in a KV block: 16, 32, 64 or 128.")]
-KvDtypeName = Annotated[str, typer.Option(help="Type of K and V in the pool: bf16, fp16 or fp32.")]
+KvDtypeName = Annotated[
+    str, typer.Option(help="Type of K and V in the pool: bf16, fp16, fp32, int8 or fp8_e4m3.")
+]
 KvMemory = Annotated[
     str | None,
     typer.Option(help="Size of the KV pool, like 2GiB. By default a share of what is free."),

@@ -2,9 +2,9 @@
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from kokuban.core.config import Eviction, SchedulerConfig, parse_bytes
+from kokuban.core.config import Eviction, KvDtype, RuntimeConfig, SchedulerConfig, parse_bytes
 from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from kokuban.simulate.replay import ReplaySetup
 
 DEFAULT_KV_BYTES = 4 << 30
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ def make_setup(chosen: Options, eviction: Eviction) -> "ReplaySetup":
         eviction=eviction,
     )
     model, kv, max_positions = _model(chosen)
-    num_blocks, dtype_bytes = num_blocks_of(chosen.capacity), DTYPE_BYTES[chosen.kv_dtype]
+    num_blocks = num_blocks_of(chosen.capacity)
     context = chosen.max_context_tokens or max_positions
     if not num_blocks:
         budget = parse_bytes(chosen.kv_memory) if chosen.kv_memory else DEFAULT_KV_BYTES
@@ -57,7 +56,7 @@ def make_setup(chosen: Options, eviction: Eviction) -> "ReplaySetup":
             kv,
             budget_bytes=budget,
             block_size=config.block_size,
-            dtype_bytes=dtype_bytes,
+            dtype=_kv_dtype(chosen),
             max_context_tokens=context,
         ).num_blocks
     setup = ReplaySetup(
@@ -80,8 +79,7 @@ def _model(chosen: Options) -> "tuple[CostModel, KvSpec, int]":
     from kokuban.program.cost import uniform_weight_bytes
     from kokuban.simulate.presets import MODELS, WEIGHT_BITS
 
-    if chosen.kv_dtype not in DTYPE_BYTES:
-        raise ConfigError(f"kv_dtype={chosen.kv_dtype} is none of {', '.join(DTYPE_BYTES)}")
+    dtype = _kv_dtype(chosen)
     if chosen.model in MODELS:
         config = MODELS[chosen.model]
         program = build_program(config)
@@ -97,7 +95,7 @@ def _model(chosen: Options) -> "tuple[CostModel, KvSpec, int]":
     cost = CostModel(
         program,
         weight_bytes=sizes,
-        kv_bytes_per_token=program.kv.bytes_per_token(DTYPE_BYTES[chosen.kv_dtype]),
+        kv_bytes_per_token=program.kv.bytes_per_token(dtype),
         constants=_machine(chosen),
         chunk_tokens=chosen.token_budget,
     )
@@ -143,3 +141,7 @@ def num_blocks_of(text: str) -> int:
     if len(numbers) > 1 or numbers == [0]:
         raise ConfigError(f"capacity={text}: this mode takes one number of blocks, 1 or more")
     return numbers[0] if numbers else 0
+
+
+def _kv_dtype(chosen: Options) -> KvDtype:
+    return RuntimeConfig(kv_dtype=cast("KvDtype", chosen.kv_dtype)).kv_dtype

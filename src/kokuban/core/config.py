@@ -1,7 +1,7 @@
 """What the operator chose. What the machine has is not in here: see `plan.memory`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -9,8 +9,17 @@ from typing import Literal, get_args
 from kokuban.core.errors import ConfigError
 
 Quantize = Literal["none", "int8", "int4"]
-KvDtype = Literal["bf16", "fp16", "fp32"]
+KvDtype = Literal["bf16", "fp16", "fp32", "int8", "fp8_e4m3"]
 KV_DTYPES: tuple[KvDtype, ...] = get_args(KvDtype)
+KV_ELEMENT_BYTES: Mapping[KvDtype, int] = {
+    "bf16": 2,
+    "fp16": 2,
+    "fp32": 4,
+    "int8": 1,
+    "fp8_e4m3": 1,
+}
+KV_SCALE_BYTES: Mapping[KvDtype, int] = {"bf16": 0, "fp16": 0, "fp32": 0, "int8": 4, "fp8_e4m3": 4}
+"""Of the one scale that the K of a token and head has, and its V; 0: none."""
 Eviction = Literal["lru", "cost"]
 EVICTIONS: tuple[Eviction, ...] = get_args(Eviction)
 
@@ -119,6 +128,11 @@ class RuntimeConfig:
                 raise ConfigError(f"{name}={getattr(self, name)} is negative; 0 switches it off")
         if not 0 <= self.threads <= MAX_THREADS:
             raise ConfigError(f"threads={self.threads} is not between 0 and {MAX_THREADS}")
+
+
+def kv_head_bytes(dtype: KvDtype, head_dim: int) -> int:
+    """Bytes of the K, or of the V, of one token and one KV head, its scale included."""
+    return head_dim * KV_ELEMENT_BYTES[dtype] + KV_SCALE_BYTES[dtype]
 
 
 def parse_bytes(text: str) -> int:

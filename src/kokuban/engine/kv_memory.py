@@ -189,7 +189,7 @@ def kv_budget(
             kv,
             available_bytes=available_memory_bytes(),
             block_size=layout.block_size,
-            dtype_bytes=layout.element_bytes,
+            dtype=layout.dtype,
             max_context_tokens=context,
             max_running_requests=scheduler.max_running_requests,
         )
@@ -197,7 +197,7 @@ def kv_budget(
         kv,
         budget_bytes=budget_bytes,
         block_size=layout.block_size,
-        dtype_bytes=layout.element_bytes,
+        dtype=layout.dtype,
         max_context_tokens=context,
         required_context_tokens=scheduler.max_context_tokens and context,
     )

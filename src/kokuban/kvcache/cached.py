@@ -50,6 +50,12 @@ class CachedPrefix:
     """Of the block that the tail is in, if that is below the pool. It may have more tokens."""
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks that hold it once it has begun, the copy of the tail among them."""
+        kept = sum(block != NO_BLOCK for group in self.block_ids for block in group)
+        return kept + len(self.tail_sources)
+
+    @property
     def num_below(self) -> int:
         """Blocks that are not in the pool."""
         return self.num_on_disk + self._count(IN_RAM)

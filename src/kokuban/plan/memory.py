@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kokuban.core.config import KvDtype
 from kokuban.core.errors import ConfigError
 from kokuban.kvcache.blocks import max_blocks_touched, num_blocks_for
 from kokuban.program.program import KvSpec
@@ -57,9 +58,9 @@ class KvBudget:
         )
 
 
-def block_bytes(kv: KvSpec, *, block_size: int, dtype_bytes: int) -> int:
+def block_bytes(kv: KvSpec, *, block_size: int, dtype: KvDtype) -> int:
     """Bytes of one block: the tokens of a block in the layers of one group."""
-    return block_size * kv.bytes_per_token(dtype_bytes) // len(kv.groups)
+    return block_size * kv.bytes_per_token(dtype) // len(kv.groups)
 
 
 def blocks_needed(kv: KvSpec, num_tokens: int, *, block_size: int, max_chunk: int = 1) -> int:
@@ -83,7 +84,7 @@ def plan_kv(
     *,
     budget_bytes: int,
     block_size: int,
-    dtype_bytes: int,
+    dtype: KvDtype,
     max_context_tokens: int,
     required_context_tokens: int = 0,
     max_chunk: int = 1,
@@ -98,7 +99,7 @@ def plan_kv(
         ConfigError: the budget holds not even one block of each group, or not one request of
             `required_context_tokens`.
     """
-    bytes_a_block = block_bytes(kv, block_size=block_size, dtype_bytes=dtype_bytes)
+    bytes_a_block = block_bytes(kv, block_size=block_size, dtype=dtype)
     num_blocks = budget_bytes // bytes_a_block
     context = required_context_tokens or max_context_tokens
 
@@ -119,7 +120,7 @@ def plan_kv(
         block_bytes=bytes_a_block,
         num_blocks=num_blocks,
         num_groups=len(kv.groups),
-        bytes_per_token=kv.bytes_per_token(dtype_bytes),
+        bytes_per_token=kv.bytes_per_token(dtype),
         max_context_tokens=context,
         blocks_at_full_length=needed(context),
     )
@@ -130,7 +131,7 @@ def default_budget(
     *,
     available_bytes: int,
     block_size: int,
-    dtype_bytes: int,
+    dtype: KvDtype,
     max_context_tokens: int,
     max_running_requests: int,
 ) -> int:
@@ -138,7 +139,7 @@ def default_budget(
     most_blocks = max_running_requests * blocks_needed(
         kv, max_context_tokens, block_size=block_size, max_chunk=max_context_tokens
     )
-    most_bytes = most_blocks * block_bytes(kv, block_size=block_size, dtype_bytes=dtype_bytes)
+    most_bytes = most_blocks * block_bytes(kv, block_size=block_size, dtype=dtype)
     return min(int(DEFAULT_SHARE * available_bytes), most_bytes)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from kokuban.core.config import KvDtype
 from kokuban.program.check import reads, weights_of, writes
 from kokuban.program.ops import Attention, Embed, KvWrite, Linear, Op
 from kokuban.program.program import KvSpec, Program
@@ -92,14 +93,14 @@ def program_costs(
     step: StepSummary,
     *,
     weight_bytes: Mapping[str, int],
-    kv_dtype_bytes: int,
+    kv_dtype: KvDtype,
 ) -> Iterator[tuple[Op, OpCost]]:
     """Each operation of body and head with its cost.
 
     Args:
         weight_bytes: bytes of each weight as it is stored: `uniform_weight_bytes`, or the file's.
     """
-    per_layer = 2 * program.kv.num_kv_heads * program.kv.head_dim * kv_dtype_bytes
+    per_layer = program.kv.bytes_per_token(kv_dtype) // program.kv.num_layers
     for ops, linear_kind in ((program.body, "linear"), (program.head, "head")):
         for op in ops:
             cost = OpCost("other", weight_bytes=sum(weight_bytes[n] for n in weights_of(op)))

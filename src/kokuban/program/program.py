@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kokuban.core.config import KvDtype, kv_head_bytes
 from kokuban.core.model_config import RopeConfig
 from kokuban.program.ops import Op, Value
 
@@ -44,9 +45,9 @@ class KvSpec:
     def num_layers(self) -> int:
         return sum(len(group.layers) for group in self.groups)
 
-    def bytes_per_token(self, dtype_bytes: int) -> int:
-        """K and V of one token in every layer, in bytes."""
-        return self.num_layers * 2 * self.num_kv_heads * self.head_dim * dtype_bytes
+    def bytes_per_token(self, dtype: KvDtype) -> int:
+        """K and V of one token in every layer, scales included, in bytes."""
+        return self.num_layers * 2 * self.num_kv_heads * kv_head_bytes(dtype, self.head_dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,21 +53,22 @@ class Lowering:
             for index, group in enumerate(program.kv.groups)
             for place, layer in enumerate(group.layers)
         }
-        self._emit: Mapping[type, Callable[[Any], None]] = {
-            Embed: self._embed,
-            RmsNorm: self._rms_norm,
-            Linear: self._linear,
-            Rope: self._rope,
-            KvWrite: self._kv_write,
-            Attention: self._attention,
-            Add: self._add,
-            GatedActivation: self._gated,
+        # Functions, not bound methods: a cycle would hold the KV pool until it is collected.
+        self._emit: Mapping[type, Callable[[Lowering, Any], None]] = {
+            Embed: Lowering._embed,
+            RmsNorm: Lowering._rms_norm,
+            Linear: Lowering._linear,
+            Rope: Lowering._rope,
+            KvWrite: Lowering._kv_write,
+            Attention: Lowering._attention,
+            Add: Lowering._add,
+            GatedActivation: Lowering._gated,
         }
 
     def lower(self) -> None:
         """Emit every operation, then tell the native program where it begins and ends."""
         for op in self._program.body:
-            self._emit[type(op)](op)
+            self._emit[type(op)](self, op)
         sampled = -1
         for op in self._program.head:
             if isinstance(op, TakeRows):  # the native body collects these rows itself

@@ -250,7 +250,10 @@ class Sessions:
         if found.num_on_disk and self._manager.below is not None:
             session.fetch = self._manager.below.fetch(session.chain, found, token_ids)
             return False
-        if found.num_below > num_spare:
+        manager = self._manager
+        # What is in the pool takes free blocks too, as soon as it is held.
+        needed = found.num_blocks - manager.num_shared(found) + manager.num_lent(found)
+        if needed > num_spare:
             return False
         if found.num_below:
             name = RequestId(f"session/{session.key.tenant}/{session.key.id}")

@@ -6,13 +6,12 @@ from typing import Literal
 
 import numpy as np
 
+from kokuban.core.config import kv_head_bytes
 from kokuban.core.errors import ModelError
 from kokuban.core.model_config import ModelConfig
 from kokuban.weights.quant_types import TensorType
 from kokuban.weights.source import ModelSource
 from kokuban.weights.tokenizer_source import TokenizerSource
-
-KV_DTYPE_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def describe(source: ModelSource) -> ModelDescription:
         named_templates=tuple(sorted(tokenizer.named_templates)) if tokenizer else (),
         end_token_ids=tuple(sorted(tokenizer.end_token_ids)) if tokenizer else (),
         kv_bytes_per_token=(
-            config.num_layers * 2 * config.num_kv_heads * config.head_dim * KV_DTYPE_BYTES
+            config.num_layers * 2 * config.num_kv_heads * kv_head_bytes("bf16", config.head_dim)
         ),
         digest=source.digest(),
     )

@@ -27,7 +27,17 @@ def test_the_version_is_told() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["serve"], ["run"], ["chat"], ["pull"], ["inspect"], ["models"], ["bench", "latency"]],
+    [
+        [],
+        ["serve"],
+        ["run"],
+        ["chat"],
+        ["pull"],
+        ["inspect"],
+        ["models"],
+        ["bench", "latency"],
+        ["bench", "kv-quant"],
+    ],
 )
 def test_every_command_explains_itself(command: list[str]) -> None:
     code, output = run(*command, "--help")
@@ -54,12 +64,17 @@ def test_help_loads_nothing_heavy() -> None:
     ("arguments", "text"),
     [
         (["serve", "m", "--block-size", "12"], "block_size=12 is none of 16, 32, 64, 128"),
-        (["serve", "m", "--kv-dtype", "int3"], "kv_dtype=int3 is none of bf16, fp16, fp32"),
+        (
+            ["serve", "m", "--kv-dtype", "int3"],
+            "kv_dtype=int3 is none of bf16, fp16, fp32, int8, fp8_e4m3",
+        ),
         (["serve", "m", "--kv-memory", "lots"], "'lots' is no size"),
         (["serve", "m", "--quantize", "int2"], "quantize=int2 is none of none, int8, int4"),
         (["serve", "m", "--host", "0.0.0.0"], "add --api-key KEY, or --no-auth"),
         (["serve", "m", "--port", "70000"], "port=70000 is not between 0 and 65535"),
         (["bench", "latency", "m", "--batch", "1,x"], "batch=1,x is no list of numbers"),
+        (["bench", "kv-quant", "m"], "perplexity needs a text: give a file with --text"),
+        (["bench", "kv-quant", "m", "--text", "none.txt"], "--text none.txt cannot be read"),
     ],
 )
 def test_a_setting_that_cannot_work_is_one_line_and_exit_code_2(

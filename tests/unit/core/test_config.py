@@ -38,7 +38,9 @@ def test_a_number_of_threads_that_no_machine_has_is_refused(threads: int) -> Non
 
 
 def test_an_unknown_kv_dtype_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="kv_dtype=int3 is none of bf16, fp16, fp32"):
+    with pytest.raises(
+        ConfigError, match="kv_dtype=int3 is none of bf16, fp16, fp32, int8, fp8_e4m3"
+    ):
         RuntimeConfig(kv_dtype="int3")  # type: ignore[arg-type]
 
 

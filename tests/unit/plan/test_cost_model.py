@@ -69,7 +69,7 @@ def llama(constants: MachineConstants = IDEAL, *, bits: int = 16, chunk: int = 2
     return CostModel(
         PROGRAM,
         weight_bytes=uniform_weight_bytes(PROGRAM, bits),
-        kv_bytes_per_token=PROGRAM.kv.bytes_per_token(2),
+        kv_bytes_per_token=PROGRAM.kv.bytes_per_token("bf16"),
         constants=constants,
         chunk_tokens=chunk,
     )
@@ -183,11 +183,11 @@ def test_the_price_is_that_of_the_programs_own_costs(program: object) -> None:
     model = CostModel(
         program,
         weight_bytes=weights,
-        kv_bytes_per_token=program.kv.bytes_per_token(2),
+        kv_bytes_per_token=program.kv.bytes_per_token("bf16"),
         constants=constants,
     )
 
-    costs = [c for _, c in program_costs(program, step, weight_bytes=weights, kv_dtype_bytes=2)]
+    costs = [c for _, c in program_costs(program, step, weight_bytes=weights, kv_dtype="bf16")]
     exact = step_time([c for c in costs if c.kind != "other"], machine).seconds
 
     assert model.step_s(step) == pytest.approx(exact, rel=1e-12)
@@ -197,7 +197,7 @@ def test_values_between_operations_cost_their_bytes() -> None:
     """All but products and attention; the embedding's row comes with them."""
     weights = uniform_weight_bytes(PROGRAM, 16)
     step = summarize([ChunkShape(0, 10, 2)], PROGRAM.kv)
-    costs = program_costs(PROGRAM, step, weight_bytes=weights, kv_dtype_bytes=2)
+    costs = program_costs(PROGRAM, step, weight_bytes=weights, kv_dtype="bf16")
     moved = sum(c.value_bytes for _, c in costs if c.kind == "other") + 10 * 2 * 4096
 
     slow = llama(replace(IDEAL, value_bytes_per_s=1e9)).step_s(step)
@@ -219,7 +219,7 @@ def test_a_window_bounds_what_later_tokens_cost() -> None:
     model = CostModel(
         WINDOWED,
         weight_bytes=weights,
-        kv_bytes_per_token=WINDOWED.kv.bytes_per_token(2),
+        kv_bytes_per_token=WINDOWED.kv.bytes_per_token("bf16"),
         constants=IDEAL,
     )
     per_pair = 4 * 4 * 16 / IDEAL.attention_flops_per_s

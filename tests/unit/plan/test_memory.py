@@ -3,7 +3,9 @@
 import pytest
 from tests.unit.plan.llama_8b import PROGRAM
 
+from kokuban.core.config import KvDtype
 from kokuban.core.errors import ConfigError
+from kokuban.kvcache.layout import KvLayout
 from kokuban.plan.memory import blocks_needed, default_budget, plan_kv
 from kokuban.program.program import KvGroup, KvSpec
 
@@ -25,7 +27,21 @@ def full(num_layers: int, num_kv_heads: int) -> KvSpec:
 )
 def test_bytes_a_token_are_those_of_known_models(kv: KvSpec, gib_at_4096: float) -> None:
     """T3: Llama 8B and 70B, Qwen3 32B and 30B-A3B."""
-    assert kv.bytes_per_token(2) * 4096 == gib_at_4096 * 2**30
+    assert kv.bytes_per_token("bf16") * 4096 == gib_at_4096 * 2**30
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
+def test_a_scale_for_each_token_head_and_side_is_counted(dtype: KvDtype) -> None:
+    """F5e: (D + 4) / D bytes for each 8-bit element, 51.6 % of bf16 at D = 128."""
+    kv = PROGRAM.kv
+
+    assert kv.bytes_per_token(dtype) == 32 * 2 * 8 * (128 + 4) == 67_584
+    assert kv.bytes_per_token(dtype) / kv.bytes_per_token("bf16") == 0.515625
+    pool = plan_kv(kv, budget_bytes=2**30, block_size=16, dtype=dtype, max_context_tokens=8192)
+    layout = KvLayout(block_size=16, num_kv_heads=8, head_dim=128, layers_per_group=32, dtype=dtype)
+    assert pool.block_bytes == layout.bytes_per_block == 16 * 67_584
+    assert pool.bytes_per_token == layout.bytes_per_token
+    assert pool.num_blocks == 2**30 // (16 * 67_584)
 
 
 @pytest.mark.parametrize(("context", "requests"), [(4096, 96), (32768, 12), (131072, 3)])
@@ -35,7 +51,7 @@ def test_a_budget_holds_whole_blocks_and_whole_requests(context: int, requests: 
         PROGRAM.kv,
         budget_bytes=52_000_000_000,
         block_size=16,
-        dtype_bytes=2,
+        dtype="bf16",
         max_context_tokens=context,
     )
 
@@ -46,7 +62,7 @@ def test_a_budget_holds_whole_blocks_and_whole_requests(context: int, requests: 
 
 def test_the_start_message_has_all_numbers() -> None:
     pool = plan_kv(
-        SMOLLM2, budget_bytes=2**30, block_size=16, dtype_bytes=2, max_context_tokens=8192
+        SMOLLM2, budget_bytes=2**30, block_size=16, dtype="bf16", max_context_tokens=8192
     )
 
     assert str(pool) == (
@@ -72,7 +88,7 @@ def test_a_window_of_one_token_more_than_a_block_touches_two_blocks() -> None:
 
 def test_groups_share_a_pool_of_equal_blocks() -> None:
     pool = plan_kv(
-        GEMMA_270M, budget_bytes=2**26, block_size=16, dtype_bytes=2, max_context_tokens=32768
+        GEMMA_270M, budget_bytes=2**26, block_size=16, dtype="bf16", max_context_tokens=32768
     )
 
     assert pool.block_bytes == 16 * 3 * 2 * 256 * 2
@@ -82,7 +98,7 @@ def test_groups_share_a_pool_of_equal_blocks() -> None:
 
 def test_the_context_is_cut_to_what_the_pool_holds() -> None:
     pool = plan_kv(
-        SMOLLM2, budget_bytes=2**26, block_size=16, dtype_bytes=2, max_context_tokens=8192
+        SMOLLM2, budget_bytes=2**26, block_size=16, dtype="bf16", max_context_tokens=8192
     )
 
     assert (pool.num_blocks, pool.max_context_tokens) == (182, 182 * 16)
@@ -91,7 +107,7 @@ def test_the_context_is_cut_to_what_the_pool_holds() -> None:
 
 def test_windows_let_a_longer_context_fit_in_the_same_pool() -> None:
     pool = plan_kv(
-        GEMMA_270M, budget_bytes=2**24, block_size=16, dtype_bytes=2, max_context_tokens=32768
+        GEMMA_270M, budget_bytes=2**24, block_size=16, dtype="bf16", max_context_tokens=32768
     )
 
     assert pool.num_blocks == 341
@@ -104,7 +120,7 @@ def test_a_context_that_was_asked_for_and_does_not_fit_is_refused() -> None:
             SMOLLM2,
             budget_bytes=2**26,
             block_size=16,
-            dtype_bytes=2,
+            dtype="bf16",
             max_context_tokens=8192,
             required_context_tokens=8192,
         )
@@ -112,7 +128,7 @@ def test_a_context_that_was_asked_for_and_does_not_fit_is_refused() -> None:
 
 def test_a_budget_below_one_block_is_refused_with_the_least_that_works() -> None:
     with pytest.raises(ConfigError, match="use --kv-memory 368640 or more"):
-        plan_kv(SMOLLM2, budget_bytes=1000, block_size=16, dtype_bytes=2, max_context_tokens=64)
+        plan_kv(SMOLLM2, budget_bytes=1000, block_size=16, dtype="bf16", max_context_tokens=64)
 
 
 def test_the_default_budget_is_a_tenth_of_what_is_free() -> None:
@@ -121,7 +137,7 @@ def test_the_default_budget_is_a_tenth_of_what_is_free() -> None:
             SMOLLM2,
             available_bytes=available_bytes,
             block_size=16,
-            dtype_bytes=2,
+            dtype="bf16",
             max_context_tokens=8192,
             max_running_requests=requests,
         )

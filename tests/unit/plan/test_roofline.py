@@ -23,7 +23,7 @@ NORMS_AND_ROWS = 2e-4
 
 def costs(chunks: Sequence[ChunkShape]) -> list[OpCost]:
     step = summarize(chunks, PROGRAM.kv)
-    return [c for _, c in program_costs(PROGRAM, step, weight_bytes=WEIGHTS, kv_dtype_bytes=2)]
+    return [c for _, c in program_costs(PROGRAM, step, weight_bytes=WEIGHTS, kv_dtype="bf16")]
 
 
 def decode(batch: int, context: int) -> list[OpCost]:

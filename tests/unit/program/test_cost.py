@@ -47,7 +47,7 @@ def test_costs_follow_tokens_rows_and_stored_bytes() -> None:
     step = summarize([ChunkShape(10, 3, 1)], program.kv)
     weights = uniform_weight_bytes(program, bits=16)
 
-    costs = list(program_costs(program, step, weight_bytes=weights, kv_dtype_bytes=2))
+    costs = list(program_costs(program, step, weight_bytes=weights, kv_dtype="bf16"))
 
     by_type = {type(op): cost for op, cost in reversed(costs)}
     assert by_type[Embed].weight_bytes == 3 * 256 * 2
@@ -56,6 +56,10 @@ def test_costs_follow_tokens_rows_and_stored_bytes() -> None:
     assert by_type[Linear].value_bytes == 4 * 3 * (256 + 384)
     assert by_type[KvWrite].kv_write_bytes == 3 * 2 * 64 * 2
     assert by_type[TakeRows].value_bytes == 4 * (3 * 256 + 256)
+    quantised = program_costs(program, step, weight_bytes=weights, kv_dtype="int8")
+    [write, *_] = [cost for op, cost in quantised if isinstance(op, KvWrite)]
+    heads = program.kv.num_kv_heads
+    assert write.kv_write_bytes == 3 * 2 * (64 + 4 * heads)
     head = [cost for _, cost in costs if cost.kind == "head"]
     assert [cost.flops for cost in head] == [2 * 1 * 256 * 320]
 

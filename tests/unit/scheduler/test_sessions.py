@@ -124,6 +124,26 @@ def test_what_went_down_is_back_shortly_before_it_is_needed() -> None:
     bench.assert_text_as_alone("two", 4)
 
 
+def test_a_session_that_does_not_fit_beside_those_that_run_waits_for_its_request() -> None:
+    """What of it is still in the pool takes free blocks too, as soon as it is held."""
+    bench = Bench(7, prefix_cache=True, num_slots=100, prices=FixedPrices())
+    talk(bench, "one", num_new=70)
+    pause(bench, seconds=30.0)
+    bench.idle()
+    bench.add(make_request("other", 40, max_tokens=8))
+    bench.step(4)
+    # Two of its five blocks are in the pool, and two more are free; three are below.
+    assert bench.pool.num_free == 4
+
+    bench.clock.advance(29.9)
+    bench.step()
+    assert not any(isinstance(m, BlockLoad) for plan in bench.plans for m in plan.moves)
+    bench.run()
+
+    assert talk(bench, "two", num_new=10).cached_tokens == 73
+    bench.assert_text_as_alone("two", 4)
+
+
 def test_a_request_that_comes_early_ends_the_pause() -> None:
     bench = Bench(8, prefix_cache=True, num_slots=100, prices=FixedPrices())
     talk(bench, "one", num_new=70)

@@ -48,7 +48,7 @@ def small_model(constants: MachineConstants) -> CostModel:
     return CostModel(
         _PROGRAM,
         weight_bytes=uniform_weight_bytes(_PROGRAM, 16),
-        kv_bytes_per_token=_PROGRAM.kv.bytes_per_token(2),
+        kv_bytes_per_token=_PROGRAM.kv.bytes_per_token("bf16"),
         constants=constants,
     )
 

@@ -1,0 +1,230 @@
+"""A model driven by hand: requests of a known length over a KV pool of their own, no scheduler.
+
+For measurements that must decide themselves what a step computes. Several trials share one model's
+weights and threads.
+"""
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kokuban.core.config import KvDtype, Quantize
+from kokuban.core.env import max_isa, omp_num_threads
+from kokuban.core.errors import ConfigError, StepFailed
+from kokuban.core.request import NO_BLOCK, BlockId, Request, RequestId
+from kokuban.core.sampling_params import SamplingParams
+from kokuban.core.step import Admission, Chunk, ChunkOutput, SampledToken, StepPlan
+from kokuban.kernels.native import make_threads
+from kokuban.kvcache.layout import KvLayout
+from kokuban.kvcache.storage import KvStorage
+from kokuban.models.registry import build_program
+from kokuban.observe.machine import available_memory_bytes, num_threads
+from kokuban.program.program import Program
+from kokuban.runner.load import LoadedWeights, Progress, load_weights
+from kokuban.runner.native import NativeExecutor
+from kokuban.text.load import load_text
+from kokuban.text.tokenizer import Tokenizer
+from kokuban.weights.pull import resolve
+from kokuban.weights.source import open_source
+from kokuban.weights.wheels import Progress as PullProgress
+
+BLOCK_SIZE = 16
+SEED = 20_250_101
+
+Tables = tuple[tuple[BlockId, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What all trials share."""
+
+    program: Program
+    weights: LoadedWeights
+    tokenizer: Tokenizer
+    pool: Any
+    """Native threads."""
+
+    max_positions: int
+
+
+def load_model(
+    name: str,
+    *,
+    threads: int = 0,
+    quantize: Quantize = "none",
+    on_load: Progress | None = None,
+    on_pull: PullProgress | None = None,
+) -> Model:
+    """Find, read and pack a model.
+
+    Raises:
+        ConfigError, ModelError: it cannot be found, read or run.
+    """
+    source = open_source(resolve(name, progress=on_pull))
+    program = build_program(source.config)
+    tokenizer = load_text(source.tokenizer_source()).tokenizer
+    pool = make_threads(num_threads(threads, omp_num_threads=omp_num_threads()))
+    weights = load_weights(
+        source, program, source.config, pool=pool, quantize=quantize, progress=on_load
+    )
+    return Model(program, weights, tokenizer, pool, source.config.max_positions)
+
+
+class Trial:
+    """Requests that begin together, one after another batch of them.
+
+    Args:
+        num_requests: most that run at once.
+        num_tokens: most of one request.
+        first_token: position of the first token that a request computes; what lies wholly behind a
+            window by then gets no memory.
+
+    Raises:
+        ConfigError: there is not so much memory.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        kv_dtype: KvDtype,
+        *,
+        num_requests: int,
+        num_tokens: int,
+        first_token: int = 0,
+    ) -> None:
+        kv = model.program.kv
+        layout = KvLayout(
+            block_size=BLOCK_SIZE,
+            num_kv_heads=kv.num_kv_heads,
+            head_dim=kv.head_dim,
+            layers_per_group=len(kv.groups[0].layers),
+            dtype=kv_dtype,
+        )
+        total = -(-num_tokens // BLOCK_SIZE)
+        hidden = [
+            max(0, first_token + 1 - group.window) // BLOCK_SIZE if group.window else 0
+            for group in kv.groups
+        ]
+        num_blocks = num_requests * sum(total - count for count in hidden)
+        if num_blocks * layout.bytes_per_block > available_memory_bytes():
+            raise ConfigError(
+                f"{num_requests} requests of {num_tokens} tokens take "
+                f"{num_blocks * layout.bytes_per_block:,} bytes of KV in {kv_dtype}, more than is "
+                f"free; use fewer requests or tokens"
+            )
+        self._storage = KvStorage(layout, num_blocks)
+        blocks = iter(np.random.default_rng(SEED).permutation(num_blocks).tolist())
+        self._tables: list[Tables] = [
+            tuple(
+                (*[NO_BLOCK] * count, *(BlockId(next(blocks)) for _ in range(total - count)))
+                for count in hidden
+            )
+            for _ in range(num_requests)
+        ]
+        self._executor = NativeExecutor(
+            model.program,
+            model.weights,
+            self._storage,
+            pool=model.pool,
+            isa_cap=max_isa(),
+            max_context_tokens=num_tokens,
+            rope_positions=model.max_positions,
+            valid_vocab=min(model.tokenizer.vocab_size, model.program.vocab_size),
+        )
+        self._no_blocks: Tables = ((),) * len(kv.groups)
+        self._vocab_size = model.tokenizer.vocab_size
+        self._first_token = self._position = first_token
+        self._names: list[RequestId] = []
+        self._num_steps = 0
+
+    def score(self, token_ids: Sequence[int]) -> tuple[SampledToken, ...]:
+        """How likely each token but the first is, and with it the token that is likeliest there."""
+        params = SamplingParams(max_tokens=0, prompt_logprobs=1)
+        [output] = self._begin([token_ids], params, samples=False)
+        return output.prompt_logprobs
+
+    def answer(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[list[int]]:
+        """Continue prompts greedily, all at once, for so many tokens whatever they are."""
+        params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
+        outputs = self._begin(prompts, params)
+        answers = [[output.tokens[0].token_id] for output in outputs]
+        for _ in range(num_tokens - 1):
+            outputs = self._run(
+                Chunk(
+                    name,
+                    len(prompt) + len(answer) - 1,
+                    (answer[-1],),
+                    self._no_blocks,
+                    samples=True,
+                )
+                for name, prompt, answer in zip(self._names, prompts, answers, strict=True)
+            )
+            for answer, output in zip(answers, outputs, strict=True):
+                answer.append(output.tokens[0].token_id)
+        return answers
+
+    def start_anywhere(self) -> None:
+        """Begin every request at `first_token`, over a cache of random numbers."""
+        layout = self._storage.layout
+        shape = (2, layout.layers_per_group, layout.num_kv_heads, BLOCK_SIZE, layout.head_dim)
+        k, v = np.random.default_rng(SEED).standard_normal(shape, np.float32)
+        self._storage.blocks[:] = layout.pack(k, v)
+        self._draw = random.Random(SEED)
+        params = SamplingParams(temperature=0, max_tokens=1)
+        self._begin([[0]] * len(self._tables), params)
+
+    def time_step(self) -> float:
+        """Seconds for the next token, a random one, of every request."""
+        self._position += 1
+        chunks = [
+            Chunk(
+                name,
+                self._position,
+                (self._draw.randrange(self._vocab_size),),
+                self._no_blocks,
+                samples=True,
+            )
+            for name in self._names
+        ]
+        start_s = time.perf_counter()
+        self._run(chunks)
+        return time.perf_counter() - start_s
+
+    def _begin(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, samples: bool = True
+    ) -> list[ChunkOutput]:
+        """End the requests before, and compute the prompts of new ones."""
+        ended = tuple(self._names)
+        self._names = [RequestId(f"{self._num_steps}-{i}") for i in range(len(prompts))]
+        pairs = list(zip(self._names, map(tuple, prompts), strict=True))
+        return self._run(
+            (
+                Chunk(name, self._first_token, prompt, tables, samples=samples)
+                for (name, prompt), tables in zip(pairs, self._tables, strict=False)
+            ),
+            admitted=tuple(
+                Admission(Request(id=name, prompt_token_ids=prompt, params=params))
+                for name, prompt in pairs
+            ),
+            ended=ended,
+        )
+
+    def _run(
+        self,
+        chunks: Iterable[Chunk],
+        *,
+        admitted: tuple[Admission, ...] = (),
+        ended: tuple[RequestId, ...] = (),
+    ) -> list[ChunkOutput]:
+        plan = StepPlan(self._num_steps, tuple(chunks), admitted, ended)
+        self._num_steps += 1
+        self._executor.submit(plan)
+        outputs = self._executor.collect().outputs
+        for output in outputs.values():
+            if output.error is not None:
+                raise StepFailed(output.error)
+        return [outputs[chunk.request_id] for chunk in plan.chunks]
