@@ -8,7 +8,7 @@ by `logit_bias`, so that their ids are known without the text.
 
     nice -n 5 python benchmarks/agent_loop.py smollm2 --turns 10 --rounds 7
 
-Token ids are random below --vocab; options after `--` go to both servers.
+Token ids are random below --vocab.
 """
 
 import argparse
@@ -138,12 +138,13 @@ def main() -> None:
     parser.add_argument(
         "--last-only", action="store_true", help="without cache ask the last turn only"
     )
-    parser.add_argument("options", nargs="*", help="of both servers")
+    parser.add_argument("--threads", type=int, default=0, help="of each server")
     args = parser.parse_args()
+    options = ["--threads", str(args.threads)]
     last = args.turns - 1
     with (
-        server(args.model, args.options) as cached,
-        server(args.model, ["--no-prefix-cache", *args.options]) as plain,
+        server(args.model, options) as cached,
+        server(args.model, ["--no-prefix-cache", *options]) as plain,
     ):
         times: dict[str, list[float]] = {"on": [], "off": []}
         for number in range(args.rounds):

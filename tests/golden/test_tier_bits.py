@@ -225,7 +225,10 @@ def test_resumed_from_host_memory_from_disk_and_after_a_restart(case: Case) -> N
         push_out(engine, case, turns[0], to_disk=False)
         from_ram = engine.ask(turns[0])
         same(from_ram, cold[0])
-        assert (from_ram.usage.cached_tokens, from_ram.usage.cached_ram_tokens) == (known, known)
+        assert from_ram.usage.cached_tokens == known
+        # Other prompts of many groups may have pushed a part of it down to the disk.
+        below = from_ram.usage.cached_ram_tokens + from_ram.usage.cached_disk_tokens
+        assert (below, from_ram.usage.cached_ram_tokens > 0) == (known, True)
 
         engine.settle()
         push_out(engine, case, turns[1], to_disk=True)
@@ -249,11 +252,13 @@ def test_every_tier_off_and_on_gives_one_answer_to_one_conversation(case: Case) 
     """Four turns in three engines: without cache, with a pool that forgets, with all tiers."""
     answers: list[list[tuple[object, ...]]] = []
     rng_state = case.rng.bit_generator.state
+    kv, length = case.model.program.kv, case.shape.length
+    needed = blocks_needed(kv, length + 20, block_size=16, max_chunk=TOKEN_BUDGET)
     for options in (
         {"prefix_cache": False},
-        {"num_blocks": (case.prompt_blocks + 1) * case.num_groups},
+        {"num_blocks": needed + case.num_groups},
         {
-            "num_blocks": (case.prompt_blocks + 1) * case.num_groups,
+            "num_blocks": needed + case.num_groups,
             "ram_blocks": 600,
             "disk_bytes": DISK_BYTES,
         },

@@ -235,6 +235,17 @@ class Tiered:
             for request in requests
         ]
 
+    def cancel_in_mid_flight(self, prompt: Sequence[int]) -> None:
+        """Ask, and go away after one step."""
+        request_id = RequestId(f"r{self._num_asked}")
+        self._num_asked += 1
+        params = SamplingParams(temperature=0, max_tokens=50, ignore_eos=True)
+        self.core.add([Request(id=request_id, prompt_token_ids=tuple(prompt), params=params)])
+        self.core.step()
+        self.core.cancel(request_id)
+        self.scheduler.check()
+        self._digests.pop(request_id, None)
+
     def settle(self) -> None:
         """Until everything that is worth it is in host memory, and on disk if there is one."""
         while True:

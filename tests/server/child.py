@@ -49,6 +49,13 @@ class Child:
             found["usage"],
         )
 
+    def metric(self, name: str, tier: str) -> int:
+        """A metric of one tier of KV."""
+        text = httpx.get(f"{self.url}/metrics").text
+        found = re.search(rf'^kokuban:{name}{{[^}}]*tier="{tier}"[^}}]*}} (\S+)$', text, re.M)
+        assert found is not None, f"no metric {name} of {tier}"
+        return int(float(found[1]))
+
     def said(self, what: str) -> int:
         """How many lines of the log hold a text."""
         return sum(what in line for line in self.log.read_text().splitlines())

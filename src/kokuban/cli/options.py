@@ -51,6 +51,13 @@ KvDisk = Annotated[
 KvDiskDir = Annotated[
     Path | None, typer.Option(help="Where on disk. Default: `kv` in the cache directory.")
 ]
+PublicPrefix = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Text file with a system message, or a prompt's beginning, whose KV all tenants "
+        "share; may be repeated."
+    ),
+]
 EvictionPolicy = Annotated[
     str,
     typer.Option(help="Cached KV to be lost first: lru (unused longest) or cost (cheapest)."),
@@ -86,6 +93,7 @@ class EngineOptions:
     kv_ram: str | None = None
     kv_disk: str | None = None
     kv_disk_dir: Path | None = None
+    public_prefix: list[Path] | None = None
     eviction: str = "lru"
     threads: int = 0
     quantize: str = "none"
@@ -118,9 +126,18 @@ class EngineOptions:
             kv_ram_bytes=parse_bytes(self.kv_ram or "0"),
             kv_disk_bytes=parse_bytes(self.kv_disk or "0"),
             kv_disk_dir=self.kv_disk_dir,
+            public_prefixes=tuple(map(_read, self.public_prefix or ())),
             threads=self.threads,
             quantize=cast("Any", self.quantize),
         )
+
+
+def _read(path: Path) -> str:
+    """A text file, without the line end that editors put there."""
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--public-prefix {path} cannot be read: {error}") from error
 
 
 @contextmanager

@@ -60,6 +60,7 @@ def serve(
     kv_ram: options.KvRam = None,
     kv_disk: options.KvDisk = None,
     kv_disk_dir: options.KvDiskDir = None,
+    public_prefix: options.PublicPrefix = None,
     eviction: options.EvictionPolicy = DEFAULTS.eviction,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",

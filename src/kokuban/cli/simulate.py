@@ -3,13 +3,15 @@
 policy: hit rates of the eviction policy alone, for several capacities; comparable with papers.
 real: the engine's own rules in simulated time, with the cost model in the place of the model.
 contiguous: the same beside one reserved region for each request, as engines without pages do.
+rules: from policy to real, with one rule of the engine more in each row.
+pauses: sessions whose tools take their time, with and without telling the engine so.
 """
 
 import functools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -19,42 +21,38 @@ from kokuban.cli import options
 from kokuban.cli.simulate_rows import (
     Row,
     contiguous_row,
+    pauses_row,
     policy_row,
     print_rows,
     real_row,
+    rule_rows,
     title,
 )
-from kokuban.core.config import (
-    EVICTIONS,
-    Eviction,
-    KvDtype,
-    RuntimeConfig,
-    SchedulerConfig,
-    parse_bytes,
-)
+from kokuban.cli.simulate_setup import Options, block_worth, capacities, make_setup
+from kokuban.core.config import EVICTIONS, Eviction
 from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kokuban.plan.cost import CostModel
-    from kokuban.plan.machine import MachineConstants
-    from kokuban.program.program import KvSpec
-    from kokuban.simulate.policy import Worth
+    from kokuban.simulate.pauses import Pausing
     from kokuban.simulate.replay import Progress, ReplaySetup
     from kokuban.simulate.trace import Trace
 
 SHARES = (0.01, 0.05, 0.1, 0.25, 0.5)
 """Capacities of the policy mode when none is given, of the names in the trace; then all of them."""
 
-DEFAULT_KV_BYTES = 4 << 30
-
 TracePath = Annotated[
-    Path, typer.Argument(help="A trace, or a folder of agent sessions: see docs/simulate.md.")
+    Path,
+    typer.Argument(
+        help="A trace, a folder of agent sessions, or made-up agents such as agents:40: see "
+        "docs/simulate.md."
+    ),
 ]
-Mode = Annotated[str, typer.Option(help="policy, real or contiguous.")]
+Mode = Annotated[str, typer.Option(help="policy, real, contiguous, rules or pauses.")]
 Capacity = Annotated[
     str,
     typer.Option(
-        help="Blocks of the pool; several in policy mode, like 1000,10000,0 (0: all names fit)."
+        help="Blocks of the pool; several in the modes policy and rules, like 1000,10000,0 (0: "
+        "all names fit)."
     ),
 ]
 KvRam = Annotated[
@@ -73,24 +71,6 @@ Limit = Annotated[int, typer.Option(min=0, help="Replay the first requests only.
 TokenBudget = Annotated[int, typer.Option(help="Tokens computed in one step.")]
 MaxRunning = Annotated[int, typer.Option("--max-running-requests", help="Most requests at once.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """What was given on the command line, not yet checked."""
-
-    capacity: str
-    kv_memory: str | None
-    kv_ram: str | None
-    model: str
-    machine: str
-    threads: int
-    kv_dtype: str
-    block_size: int
-    token_budget: int
-    max_running_requests: int
-    max_context_tokens: int
-    no_prefix_cache: bool
 
 
 def simulate(
@@ -114,7 +94,7 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Replay a trace through pool, manager and scheduler: hit rates, waste, latencies."""
-    chosen = _Options(
+    chosen = Options(
         capacity=capacity,
         kv_memory=kv_memory,
         kv_ram=kv_ram,
@@ -135,19 +115,23 @@ def _run(
     path: Path,
     mode: str,
     policy: str,
-    chosen: _Options,
+    chosen: Options,
     *,
     rate: float,
     limit: int,
     as_json: bool,
 ) -> None:
-    from kokuban.simulate.readers import read_trace
-
-    runs = {"policy": _run_policy, "real": _run_real, "contiguous": _run_contiguous}
+    runs = {
+        "policy": _run_policy,
+        "real": _run_real,
+        "contiguous": _run_contiguous,
+        "rules": _run_rules,
+        "pauses": _run_pauses,
+    }
     if mode not in runs:
         raise ConfigError(f"mode={mode} is none of {', '.join(runs)}")
     policies = _policies(policy)
-    trace = read_trace(path).first(limit).at_rate(rate)
+    trace = _trace(path).first(limit).at_rate(rate)
     rows = runs[mode](trace, chosen, policies)
     if as_json:
         typer.echo(json.dumps({"trace": trace.name, "mode": mode, "results": rows}, indent=2))
@@ -155,51 +139,46 @@ def _run(
         print_rows(title(trace), rows)
 
 
-def _run_policy(trace: "Trace", chosen: _Options, policies: Sequence[Eviction]) -> list[Row]:
+def _trace(path: Path) -> "Trace":
+    from kokuban.simulate.agents import is_made_up, make_agents, parse_agents
+    from kokuban.simulate.readers import read_trace
+
+    name = str(path)
+    return make_agents(parse_agents(name)) if is_made_up(name) else read_trace(path)
+
+
+def _run_policy(trace: "Trace", chosen: Options, policies: Sequence[Eviction]) -> list[Row]:
     from kokuban.simulate.policy import PolicyReplay
 
     if not trace.num_blocks:
         raise ConfigError(f"{trace.name} names no blocks, so nothing can be hit; use --mode real")
-    capacities = _capacities(chosen.capacity) or [
+    counts = capacities(chosen.capacity) or [
         *(max(1, int(share * trace.num_unique_blocks)) for share in SHARES),
         0,
     ]
     worths = {
-        eviction: _worth(chosen, trace.block_tokens) if eviction == "cost" else None
+        eviction: block_worth(chosen, trace.block_tokens) if eviction == "cost" else None
         for eviction in policies
     }
     replay = PolicyReplay(trace)
     return [
-        policy_row(replay.run(count, worths[eviction]))
-        for eviction in policies
-        for count in capacities
+        policy_row(replay.run(count, worths[eviction])) for eviction in policies for count in counts
     ]
 
 
-def _worth(chosen: _Options, block_tokens: int) -> "Worth":
-    """Seconds to compute the block at a place of its prompt."""
-    model, _, _ = _model(chosen)
-
-    @functools.cache
-    def worth(index: int) -> float:
-        return model.prefill_s(index * block_tokens, block_tokens)
-
-    return worth
-
-
-def _run_real(trace: "Trace", chosen: _Options, policies: Sequence[Eviction]) -> list[Row]:
+def _run_real(trace: "Trace", chosen: Options, policies: Sequence[Eviction]) -> list[Row]:
     from kokuban.simulate.replay import replay
 
     rows = []
     for eviction in policies:
-        setup = _setup(chosen, eviction)
+        setup = make_setup(chosen, eviction)
         with _progress(f"simulating ({eviction})") as report:
             result = replay(trace, setup, report)
         rows.append(real_row(result, setup, eviction))
     return rows
 
 
-def _run_contiguous(trace: "Trace", chosen: _Options, policies: Sequence[Eviction]) -> list[Row]:
+def _run_contiguous(trace: "Trace", chosen: Options, policies: Sequence[Eviction]) -> list[Row]:
     from kokuban.simulate.contiguous import RESERVATIONS, replay_contiguous, reserved_tokens
     from kokuban.simulate.fragmentation import pages_waste, reservation_waste
     from kokuban.simulate.replay import replay
@@ -209,7 +188,7 @@ def _run_contiguous(trace: "Trace", chosen: _Options, policies: Sequence[Evictio
             f"{trace.name} has sessions, whose turns wait for each other; contiguous mode compares "
             f"equal arrivals: use a Mooncake or Azure trace, or --mode real"
         )
-    setup = _setup(chosen, policies[0])
+    setup = make_setup(chosen, policies[0])
     context = chosen.max_context_tokens or min(trace.max_tokens, setup.max_context_tokens)
     block_size = setup.scheduler.block_size
     with _progress("simulating pages") as report:
@@ -233,90 +212,46 @@ def _run_contiguous(trace: "Trace", chosen: _Options, policies: Sequence[Evictio
     return rows
 
 
-def _setup(chosen: _Options, eviction: Eviction) -> "ReplaySetup":
-    """The engine to be simulated."""
-    from kokuban.plan.memory import plan_kv
-    from kokuban.simulate.replay import ReplaySetup
+def _run_rules(trace: "Trace", chosen: Options, policies: Sequence[Eviction]) -> list[Row]:
+    from kokuban.simulate.rules import explain
 
-    config = SchedulerConfig(
-        token_budget=chosen.token_budget,
-        max_running_requests=min(chosen.max_running_requests, chosen.token_budget),
-        block_size=chosen.block_size,
-        prefix_cache=not chosen.no_prefix_cache,
-        eviction=eviction,
-    )
-    model, kv, max_positions = _model(chosen)
-    num_blocks = _num_blocks(chosen.capacity)
-    context = chosen.max_context_tokens or max_positions
-    if not num_blocks:
-        budget = parse_bytes(chosen.kv_memory) if chosen.kv_memory else DEFAULT_KV_BYTES
-        num_blocks = plan_kv(
-            kv,
-            budget_bytes=budget,
-            block_size=config.block_size,
-            dtype=_kv_dtype(chosen),
-            max_context_tokens=context,
-        ).num_blocks
-    setup = ReplaySetup(
-        model=model,
-        kv=kv,
-        num_blocks=num_blocks,
-        max_context_tokens=context,
-        scheduler=config,
-    )
-    ram_bytes = parse_bytes(chosen.kv_ram) if chosen.kv_ram else 0
-    if ram_bytes and chosen.no_prefix_cache:
-        raise ConfigError("--kv-ram keeps what the prefix cache names; leave out one of the two")
-    return replace(setup, num_ram_blocks=ram_bytes // setup.block_bytes)
+    counts = capacities(chosen.capacity)
+    if 0 in counts or not counts or policies != ["lru"]:
+        raise ConfigError(
+            f"rules are explained for --policy lru at a --capacity of so many blocks of the trace, "
+            f"such as 1000,10000, each 1 or more; not for capacity={chosen.capacity}, "
+            f"policy={','.join(policies)}"
+        )
+    setup = make_setup(replace(chosen, capacity="1"), "lru")
+    rows = []
+    for count in counts:
+        with _progress(f"simulating {count:,} blocks") as report:
+            rows += rule_rows(count, explain(trace, count, setup, report))
+    return rows
 
 
-def _model(chosen: _Options) -> "tuple[CostModel, KvSpec, int]":
-    """Cost model, KV and longest sequence of the model that is simulated."""
-    from kokuban.models.registry import build_program
-    from kokuban.plan.cost import CostModel
-    from kokuban.program.cost import uniform_weight_bytes
-    from kokuban.simulate.presets import MODELS, WEIGHT_BITS
+def _run_pauses(trace: "Trace", chosen: Options, policies: Sequence[Eviction]) -> list[Row]:
+    from kokuban.simulate.pauses import replay_pauses
 
-    dtype = _kv_dtype(chosen)
-    if chosen.model in MODELS:
-        config = MODELS[chosen.model]
-        program = build_program(config)
-        sizes = uniform_weight_bytes(program, WEIGHT_BITS[chosen.model])
-    else:
-        from kokuban.weights.pull import resolve
-        from kokuban.weights.source import open_source
-
-        source = open_source(resolve(chosen.model))
-        config = source.config
-        program = build_program(config)
-        sizes = {name: source.tensor(name).data.nbytes for name in program.weights}
-    cost = CostModel(
-        program,
-        weight_bytes=sizes,
-        kv_bytes_per_token=program.kv.bytes_per_token(dtype),
-        constants=_machine(chosen),
-        chunk_tokens=chosen.token_budget,
-    )
-    return cost, program.kv, config.max_positions
-
-
-def _kv_dtype(chosen: _Options) -> KvDtype:
-    return RuntimeConfig(kv_dtype=cast("KvDtype", chosen.kv_dtype)).kv_dtype
-
-
-def _machine(chosen: _Options) -> "MachineConstants":
-    from kokuban.simulate.presets import MACHINES
-
-    if chosen.machine in MACHINES:
-        return MACHINES[chosen.machine]
-    if chosen.machine != "here":
-        raise ConfigError(f"machine={chosen.machine} is none of here, {', '.join(MACHINES)}")
-    from kokuban.cli.bench_machine import this_machine
-    from kokuban.core.env import cache_dir
-    from kokuban.plan.machine import load_constants
-
-    cpu, isa, threads = this_machine(chosen.threads)
-    return load_constants(cache_dir(), cpu=cpu, isa=isa, threads=threads)
+    if not any(request.session for request in trace.requests) or not chosen.kv_ram:
+        raise ConfigError(
+            f"pauses are of sessions whose KV can leave the pool: give --kv-ram and a trace with "
+            f"sessions, such as agents:40; not {trace.name} with kv_ram={chosen.kv_ram}"
+        )
+    wide = make_setup(chosen, policies[0])
+    narrow = replace(wide, num_ram_blocks=0)
+    runs: list[tuple[ReplaySetup, Pausing]] = [
+        (narrow, "never"),
+        (narrow, "told"),
+        (wide, "never"),
+        (wide, "told"),
+        (wide, "learned"),
+    ]
+    rows = []
+    for setup, pausing in runs:
+        with _progress(f"simulating (paused: {pausing})") as report:
+            rows.append(pauses_row(replay_pauses(trace, setup, pausing, report), setup, pausing))
+    return rows
 
 
 def _policies(text: str) -> list[Eviction]:
@@ -324,21 +259,6 @@ def _policies(text: str) -> list[Eviction]:
     if unknown := [name for name in names if name not in EVICTIONS]:
         raise ConfigError(f"policy={unknown[0]} is none of {', '.join(EVICTIONS)}")
     return cast("list[Eviction]", names)
-
-
-def _capacities(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"capacity={text} is no list of numbers of blocks, such as 1000,10000")
-    return [int(part) for part in parts]
-
-
-def _num_blocks(text: str) -> int:
-    """Blocks of the one pool that is simulated in time; 0 when the option was not given."""
-    numbers = _capacities(text)
-    if len(numbers) > 1 or numbers == [0]:
-        raise ConfigError(f"capacity={text}: this mode takes one number of blocks, 1 or more")
-    return numbers[0] if numbers else 0
 
 
 @contextmanager

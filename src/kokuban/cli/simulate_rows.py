@@ -8,8 +8,10 @@ from kokuban.core.config import Eviction
 
 if TYPE_CHECKING:
     from kokuban.simulate.contiguous import ContiguousResult
+    from kokuban.simulate.pauses import PauseResult, Pausing
     from kokuban.simulate.policy import PolicyResult
     from kokuban.simulate.replay import ReplayResult, ReplaySetup
+    from kokuban.simulate.rules import RuleResult
     from kokuban.simulate.trace import Trace
 
 Row = dict[str, Any]
@@ -62,6 +64,43 @@ def contiguous_row(
     }
 
 
+def rule_rows(capacity_blocks: int, results: "Sequence[RuleResult]") -> list[Row]:
+    """One capacity, rule by rule; each with what it changes."""
+    rows, before = [], results[0].hit_rate
+    for result in results:
+        rows.append(
+            {
+                "capacity_blocks": capacity_blocks,
+                "rule": result.rule,
+                "hits": result.hits,
+                "hit_rate": round(result.hit_rate, 6),
+                "change": round(result.hit_rate - before, 6),
+                "mean_running": round(result.mean_running, 2),
+            }
+        )
+        before = result.hit_rate
+    return rows
+
+
+def pauses_row(result: "PauseResult", setup: "ReplaySetup", pausing: "Pausing") -> Row:
+    """A way to treat sessions while their tools run."""
+    return {
+        "kv_ram": "yes" if setup.num_ram_blocks else "no",
+        "paused": pausing,
+        "prefill_tokens": result.prefill_tokens,
+        "again_tokens": result.again_tokens,
+        "needless_tokens": result.needless_tokens,
+        "restored_tokens": result.restored_tokens,
+        "preemptions": result.replay.preemptions,
+        "num_refused": result.replay.num_refused,
+        "ttft_p50_s": round(result.resumed_ttft_s.p50, 4),
+        "ttft_p99_s": round(result.resumed_ttft_s.p99, 4),
+        "busy_s": round(result.replay.busy_s, 3),
+        "places": result.places,
+        "resumed_from": result.resumed_from,
+    }
+
+
 def title(trace: "Trace") -> str:
     """A line about the trace."""
     return (
@@ -75,7 +114,7 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    flat = [_flat(row) for row in rows]
+    flat = [_flat(row) for row in (rows if len(rows) == 1 else map(_joined, rows))]
     table = Table(box=None, pad_edge=False)
     if len(flat) == 1:
         table.add_column("")
@@ -101,6 +140,16 @@ def _flat(row: Row) -> Row:
         else:
             flat[name] = value
     return flat
+
+
+def _joined(row: Row) -> Row:
+    """Counts under names that not every row has become one text."""
+    return {
+        name: ", ".join(f"{inner} {number:,}" for inner, number in value.items()) or "-"
+        if isinstance(value, dict) and not {"p50", "p99"} <= value.keys()
+        else value
+        for name, value in row.items()
+    }
 
 
 def _text(value: object) -> str:

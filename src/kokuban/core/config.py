@@ -111,6 +111,9 @@ class RuntimeConfig:
     kv_disk_dir: Path | None = None
     """Where on disk. None: `kv` in the cache directory."""
 
+    public_prefixes: tuple[str, ...] = ()
+    """System messages, or beginnings of raw prompts, whose KV all tenants may share."""
+
     threads: int = 0
     """Threads that compute, the engine's own included. 0: the CPUs that this process may use."""
 

@@ -15,6 +15,7 @@ from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
 from kokuban.engine.kv_memory import KvMemory, kv_budget, make_kv_memory, make_layout
+from kokuban.engine.public_prefix import public_token_ids
 from kokuban.engine.thread import EngineThread
 from kokuban.kernels.native import isa_name, make_threads
 from kokuban.kvcache.layout import KvLayout
@@ -31,7 +32,7 @@ from kokuban.runner.native import NativeExecutor
 from kokuban.scheduler.prices import ModelPrices
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.text.chat import ChatTemplate
-from kokuban.text.load import load_text
+from kokuban.text.load import ModelText, load_text
 from kokuban.text.tokenizer import Tokenizer
 from kokuban.weights.pull import resolve
 from kokuban.weights.source import ModelSource, open_source
@@ -76,8 +77,7 @@ def build_engine(
         ConfigError, ModelError: it cannot be found, read or run with these settings.
     """
     source = open_source(resolve(str(model), progress=on_pull))
-    config = source.config
-    program = build_program(config)
+    config, program = source.config, build_program(source.config)
     layout = make_layout(program.kv, scheduler.block_size, runtime)
     text = load_text(source.tokenizer_source())
     compute = _compute(runtime)
@@ -87,11 +87,12 @@ def build_engine(
     rope_positions = scheduler.max_context_tokens or config.max_positions
     budget = kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
     info = _info(served_name or str(model), config.vocab_size, scheduler, runtime, budget, compute)
+    key_space = _key_space(source, program, layout, scheduler, runtime, info, rope_positions, text)
     memory = make_kv_memory(
         program.kv,
         layout,
         budget,
-        key_space=_key_space(source, program, layout, scheduler, runtime, info, rope_positions),
+        key_space=key_space,
         scheduler=scheduler,
         runtime=runtime,
         disk_root=runtime.kv_disk_dir or cache_dir() / "kv",
@@ -151,6 +152,7 @@ def _key_space(
     runtime: RuntimeConfig,
     info: EngineInfo,
     rope_positions: int,
+    text: ModelText,
 ) -> KeySpace | None:
     """What names the blocks of this model in the prefix cache; None when it is off."""
     if not scheduler.prefix_cache:
@@ -164,6 +166,7 @@ def _key_space(
         isa=info.isa,
         quantize=runtime.quantize,
         max_context_tokens=rope_positions,
+        public=public_token_ids(runtime.public_prefixes, *text),
     )
 
 

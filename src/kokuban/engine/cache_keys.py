@@ -36,6 +36,7 @@ def make_key_space(
     isa: str,
     quantize: str,
     max_context_tokens: int,
+    public: tuple[tuple[int, ...], ...] = (),
 ) -> KeySpace:
     """Names for the blocks of one engine.
 
@@ -44,6 +45,7 @@ def make_key_space(
         isa: the instruction set of the kernels. All of them give the same bits today
             (docs/decisions/0006 and 0007); one that does not must not find the others' blocks.
         quantize: how weights were quantised at load, "none" included.
+        public: beginnings that all tenants share, as token ids.
 
     Raises:
         ConfigError: the secret's file is not what it should be.
@@ -63,6 +65,7 @@ def make_key_space(
         numerics_id=numerics,
         kv_dtype=layout.layout_id,
         block_size=layout.block_size,
+        public=public,
     )
 
 

@@ -156,7 +156,7 @@ def _open_disk(
     except StoreInUse as error:
         _log.warning("%s; this server keeps no KV on disk", error)
         return None
-    _log.info("KV on disk: %d blocks found", store.num_blocks)
+    _log.info("KV on disk: %d blocks found, %d lost", store.num_blocks, store.counters.lost_at_open)
     return DiskTier(
         store,
         lambda slot: host.block(slot).data,

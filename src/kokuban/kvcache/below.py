@@ -124,10 +124,10 @@ class Below:
             for index, block in enumerate(blocks)
             if block in places
         ]
-        if cached.tail_sources and cached.tail_sources[0] < 0:
-            key, num_whole = chain.tail_key(token_ids, cached.num_tokens), len(cached.block_ids[0])
+        if cached.tail_key is not None:
+            num_whole = len(cached.block_ids[0])
             wanted += [
-                _Wanted(num_whole, group, BlockContent(group, key))
+                _Wanted(num_whole, group, BlockContent(group, cached.tail_key))
                 for group in range(self._num_groups)
             ]
         return sorted(wanted)

@@ -46,6 +46,9 @@ class CachedPrefix:
     """The block to copy for the tail, for each group; IN_RAM or ON_DISK in all groups if that block
     is below the pool. Empty without a tail."""
 
+    tail_key: BlockKey | None = None
+    """Of the block that the tail is in, if that is below the pool. It may have more tokens."""
+
     @property
     def num_below(self) -> int:
         """Blocks that are not in the pool."""
@@ -59,7 +62,11 @@ class CachedPrefix:
     def without_tail(self) -> Self:
         """The whole blocks only."""
         return replace(
-            self, num_tokens=self.num_tokens - self.num_tail, num_tail=0, tail_sources=()
+            self,
+            num_tokens=self.num_tokens - self.num_tail,
+            num_tail=0,
+            tail_sources=(),
+            tail_key=None,
         )
 
     def _count(self, place: BlockId) -> int:
@@ -134,12 +141,13 @@ class PrefixFinder:
         )
         if not self._partial_tails:
             return whole
-        num_tail, sources = self._tail(search, chain, token_ids, count)
+        num_tail, sources, key = self._tail(search, chain, token_ids, count)
         return replace(
             whole,
             num_tokens=whole.num_tokens + num_tail,
             num_tail=num_tail,
             tail_sources=sources,
+            tail_key=key,
         )
 
     def _hits(
@@ -206,8 +214,8 @@ class PrefixFinder:
 
     def _tail(
         self, search: _Search, chain: KeyChain, token_ids: Sequence[int], index: int
-    ) -> tuple[int, tuple[BlockId, ...]]:
-        """Tokens of block `index` that can be had, and where from, for each group."""
+    ) -> tuple[int, tuple[BlockId, ...], BlockKey | None]:
+        """Tokens of block `index` that can be had, where from in each group, under which key."""
         start = index * self._block_size
         # Not the sequence's last token, nor a whole block: that would have been found as one.
         end = min(start + self._block_size, len(token_ids)) - 1
@@ -215,12 +223,13 @@ class PrefixFinder:
         runs = self._runs(chain.parent(token_ids, index), wanted)
         length = min((run.length for run in runs), default=0)
         if search.tiers is not None:
-            for longer in range(len(wanted), length, -1):
-                key = chain.tail_key(token_ids, start + longer)
+            # A block that has the sequence's last token too lends the others.
+            for filled in range(min(self._block_size, len(token_ids) - start), length, -1):
+                key = chain.tail_key(token_ids, start + filled)
                 places = [search.below(BlockContent(g, key)) for g in range(len(self._windows))]
                 if NO_BLOCK not in places:
-                    return longer, tuple(places)
-        return length, tuple(run.block for run in runs)
+                    return min(filled, len(wanted)), tuple(places), key
+        return length, tuple(run.block for run in runs), None
 
     def _runs(self, parent: BlockKey, wanted: tuple[int, ...]) -> list[Run]:
         """For each group the pool's block that begins most like `wanted`; empty if one has none."""

@@ -20,6 +20,8 @@ from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain
 from kokuban.kvcache.table import Table
 
+_NONE: Sequence[int] = ()
+
 
 class Forks:
     """See `Manager`, whose methods of the same names say more.
@@ -57,6 +59,7 @@ class Forks:
     def fork(self, parent: Table, num_tokens: int, chain: KeyChain | None) -> Table:
         """The child's table, whose blocks it holds. O(blocks)."""
         table = Table(len(self._windows), chain)
+        table.is_forked = parent.is_forked = True
         count = num_blocks_for(num_tokens, self._block_size)
         for group, window in enumerate(self._windows):
             behind = table.num_behind[group] = self._num_behind(window, num_tokens)
@@ -64,15 +67,17 @@ class Forks:
             table.groups[group] = [NO_BLOCK] * behind + held
             for block in held:
                 self._pool.retain(block)
-        table.num_published = num_tokens // self._block_size
+        table.num_published = table.num_found = num_tokens // self._block_size
         table.num_computed = table.num_written = table.num_grown = num_tokens
         return table
 
-    def groups_to_copy(self, table: Table) -> list[int]:
+    def groups_to_copy(self, table: Table) -> Sequence[int]:
         """Groups in which the block that is written next is not the request's own."""
+        if not table.is_forked:
+            return _NONE
         index, num_filled = divmod(table.num_written, self._block_size)
         if num_filled == 0:
-            return []
+            return _NONE
         return [
             group
             for group, blocks in enumerate(table.groups)

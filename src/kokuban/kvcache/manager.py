@@ -96,7 +96,7 @@ class Manager:
 
     @property
     def num_free(self) -> int:
-        """Blocks of the pool that can be had now."""
+        """Blocks that can be had now."""
         return self._pool.num_free
 
     @property
@@ -235,7 +235,7 @@ class Manager:
             assert chain is not None, "a cached prefix without keys"
             loads, restored = self.below.load(table, chain, cached, token_ids)
             self._moves += loads
-        table.num_published = cached.num_tokens // self._block_size
+        table.num_published = table.num_found = cached.num_tokens // self._block_size
         table.num_written = table.num_grown = cached.num_tokens
         if sources:
             targets = self._allocate(len(sources))
@@ -368,11 +368,14 @@ class Manager:
         """Give back all blocks of a request, tail first, and forget its tables.
 
         Args:
-            down: whether lower tiers are to keep them.
             token_ids: the sequence: lets the prefix cache keep its last, partly filled block too.
+                Without it nothing of what the request has computed is found again: it may be wrong.
+            down: whether lower tiers are to keep it.
         """
         table = self._tables.pop(request_id)
-        if table.chain is not None and token_ids and self._partial_tails:
+        if table.chain is not None and not token_ids:
+            self._publisher.withdraw(table)
+        elif table.chain is not None and self._partial_tails:
             self._publisher.publish_tail(table, table.chain, token_ids)
         worths = range(table.num_logical, 0, -1)
         for blocks, behind in zip(table.groups, table.num_behind, strict=True):

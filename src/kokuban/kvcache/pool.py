@@ -166,6 +166,10 @@ class BlockPool:
             self._log.stored("pool", content.group, content.key, parent, token_ids, (block,))
         return True
 
+    def withdraw(self, block: BlockId) -> None:
+        """End `publish`: what the block holds is not what its content says."""
+        self._forget(block)
+
     def publish_tail(self, block: BlockId, child: Child) -> None:
         """Let `longest_run` find this held block, which will not be filled further.
 

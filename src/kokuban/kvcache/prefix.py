@@ -21,6 +21,8 @@ from kokuban.kvcache.contents import BlockKey
 _DIGEST_BYTES = 32
 _ROOT = b"kokuban.root"
 _BLOCK = b"kokuban.block"
+_PUBLIC = b"kokuban.public"
+_JOIN = b"kokuban.join"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,10 @@ class KeySpace:
 
     block_size: int
 
+    public: tuple[tuple[int, ...], ...] = ()
+    """Beginnings that the operator lets all tenants share: those of their blocks that lie wholly
+    inside. The first block behind is its tenant's own again."""
+
     def __post_init__(self) -> None:
         assert 16 <= len(self.secret) <= 64, f"a secret of {len(self.secret)} bytes, not 16 to 64"
 
@@ -50,16 +56,27 @@ class KeySpace:
         Args:
             scope: parts the tenant's cache further: the client's salt.
         """
+        return self._digest(
+            self._facts(adapter) + _encode_text(tenant) + _encode_text(scope), _ROOT
+        )
+
+    def public_root(self, adapter: str = "") -> BlockKey:
+        """Parent of the first block of what all tenants share."""
+        return self._digest(self._facts(adapter), _PUBLIC)
+
+    def join(self, root: BlockKey, public: BlockKey) -> BlockKey:
+        """Parent of the first block of a tenant's own behind a shared one."""
+        return self._digest(_encode_bytes(root) + _encode_bytes(public), _JOIN)
+
+    def _facts(self, adapter: str) -> bytes:
         fields = (
             _encode_bytes(self.model_digest),
             _encode_text(self.numerics_id),
             _encode_text(self.kv_dtype),
             _encode_ints((self.block_size,)),
             _encode_text(adapter),
-            _encode_text(tenant),
-            _encode_text(scope),
         )
-        return self._digest(b"".join(fields), _ROOT)
+        return b"".join(fields)
 
     def child(self, parent: BlockKey, token_ids: Sequence[int]) -> BlockKey:
         """Key of the full block with `token_ids` that follows the block named `parent`."""
@@ -81,6 +98,14 @@ class KeyChain:
         self._space = space
         self._root = self._parent = space.root(tenant, adapter, scope)
         self._keys: list[BlockKey] = []
+        self._public = space.public
+        """Those beginnings that the sequence may still turn out to have."""
+
+        self._num_public = 0
+        """Leading blocks that are shared with all tenants."""
+
+        if self._public:
+            self._public_root = self._parent = space.public_root(adapter)
 
     def key(self, token_ids: Sequence[int], index: int) -> BlockKey:
         """Key of full block `index` of the sequence.
@@ -98,8 +123,17 @@ class KeyChain:
         return self._keys[first:count]
 
     def parent(self, token_ids: Sequence[int], index: int) -> BlockKey:
-        """Key of the block before block `index`, which need not be full; the root for index 0."""
-        return self.key(token_ids, index - 1) if index else self._root
+        """What block `index`, which need not be full, is named after.
+
+        The key of the block before it; the root for index 0.
+        """
+        count = min(index + 1, len(token_ids) // self._space.block_size)
+        self._extend(token_ids, count)
+        if self._num_public > index:
+            return self._keys[index - 1] if index else self._public_root
+        if index > self._num_public:
+            return self._keys[index - 1]
+        return self._space.join(self._root, self._keys[index - 1]) if index else self._root
 
     def tail_key(self, token_ids: Sequence[int], num_tokens: int) -> BlockKey:
         """Key of the last block of the first `num_tokens` tokens, which need not be full.
@@ -117,8 +151,22 @@ class KeyChain:
         assert count * size <= len(token_ids), "only a full block has a key"
         for block in range(len(self._keys), count):
             block_tokens = token_ids[block * size : (block + 1) * size]
+            if self._public:
+                self._leave_public(block, block_tokens)
             self._parent = self._space.child(self._parent, block_tokens)
             self._keys.append(self._parent)
+
+    def _leave_public(self, block: int, block_tokens: Sequence[int]) -> None:
+        """Find out whether a block is still shared with all; its parent is the tenant's if not."""
+        size = self._space.block_size
+        tokens = tuple(block_tokens)
+        self._public = tuple(
+            each for each in self._public if each[block * size : (block + 1) * size] == tokens
+        )
+        if self._public:
+            self._num_public = block + 1
+        else:
+            self._parent = self._space.join(self._root, self._parent) if block else self._root
 
 
 def _encode_bytes(value: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kokuban.core.request import BlockId
+from kokuban.core.request import NO_BLOCK, BlockId
 from kokuban.kvcache.contents import BlockContent, Child
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain
@@ -45,6 +45,13 @@ class Publisher:
             # A fork that shares the block will fill it, or has found it filled.
             if self._pool.may_be_written(blocks[index]):
                 self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
+
+    def withdraw(self, table: Table) -> None:
+        """Have nothing found any longer that this request computed itself."""
+        for blocks in table.groups:
+            for block in blocks[table.num_found : table.num_published]:
+                if block != NO_BLOCK:
+                    self._pool.withdraw(block)
 
     def compare(self, hits: Sequence[Sequence[BlockId]], token_ids: Sequence[int]) -> None:
         """Assert that whole blocks of the pool hold the tokens that they were found for.

@@ -33,6 +33,9 @@ class Table:
         self.num_published = 0
         """Logical blocks that have been published."""
 
+        self.num_found = 0
+        """Logical blocks of them that others had computed."""
+
         self.num_computed = 0
         """Tokens that `advance` was told of."""
 
@@ -41,6 +44,10 @@ class Table:
 
         self.num_grown = 0
         """Tokens that `grow` was asked for, or that were written already."""
+
+        self.is_forked = False
+        """Whether another request has, or has had, these blocks by a fork: only then can the block
+        that is being filled be somebody else's too."""
 
         self.chain = chain
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter, Request, Response
 
+from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import SampledToken
 from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.answer import respond
@@ -46,13 +47,7 @@ async def chat_completions(request: Request) -> Response:
     body = await parse_body(ChatRequest, raw)
     serving.check_model(body.model)
     check_stream_options(body)
-    limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
-    params = sampling_params(
-        body,
-        serving.info.vocab_size,
-        max_tokens=min(limits, default=None),
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-    )
+    params = _params(serving, body)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, "chat", params)
     if body.tool_choice == "none":
@@ -85,6 +80,16 @@ async def chat_completions(request: Request) -> Response:
         )
     form = ChatForm(serving, body, record)
     return respond(serving, deltas, form, record, stream=bool(body.stream))
+
+
+def _params(serving: Serving, body: ChatRequest) -> SamplingParams:
+    limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
+    return sampling_params(
+        body,
+        serving.info.vocab_size,
+        max_tokens=min(limits, default=None),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
 
 
 class ChatForm(FormBase):

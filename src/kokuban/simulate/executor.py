@@ -38,6 +38,7 @@ class SimulatedExecutor:
     Args:
         block_bytes: K and V of one block of the pool.
         num_held: blocks of the pool that somebody holds.
+        on_plan: told of each step before it runs.
     """
 
     depth = 0
@@ -53,6 +54,7 @@ class SimulatedExecutor:
         script: Script,
         meter: Meter,
         num_held: Callable[[], int],
+        on_plan: Callable[[StepPlan], None] | None = None,
     ) -> None:
         self._model = model
         self._kv = kv
@@ -62,6 +64,7 @@ class SimulatedExecutor:
         self._script = script
         self._meter = meter
         self._num_held = num_held
+        self._on_plan = on_plan
         self._plan: StepPlan | None = None
         self._num_said: dict[RequestId, int] = {}
         self._empty_slots: dict[RequestId, int] = {}
@@ -69,6 +72,8 @@ class SimulatedExecutor:
     def submit(self, plan: StepPlan) -> None:
         assert self._plan is None, "the step before has not been collected"
         self._plan = plan
+        if self._on_plan is not None:
+            self._on_plan(plan)
         for request_id in plan.ended:
             del self._num_said[request_id]
             del self._empty_slots[request_id]

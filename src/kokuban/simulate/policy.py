@@ -38,6 +38,9 @@ class PolicyResult:
     mean_request_rate: float
     """Mean over the requests of their own share of tokens hit."""
 
+    hits_by_request: tuple[int, ...]
+    """Tokens, in the order of the trace."""
+
     @property
     def hit_rate(self) -> float:
         """Of the blocks: what the published tables state."""
@@ -93,6 +96,7 @@ class PolicyReplay:
             num_full_blocks=sum(full),
             hit_full_blocks=sum(map(min, hits, full)),
             mean_request_rate=sum(shares) / len(shares),
+            hits_by_request=tuple(hit_tokens),
         )
 
 

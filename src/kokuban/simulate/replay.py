@@ -12,7 +12,7 @@ from kokuban.core.config import SchedulerConfig
 from kokuban.core.errors import RequestError
 from kokuban.core.request import Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
-from kokuban.core.step import TokenEvent, Usage
+from kokuban.core.step import StepPlan, TokenEvent, Usage
 from kokuban.engine.core import EngineCore
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
@@ -99,18 +99,35 @@ class ReplayResult:
 
 def replay(trace: Trace, setup: ReplaySetup, progress: Progress | None = None) -> ReplayResult:
     """Run the whole trace."""
-    return _Replay(trace, setup, progress).run()
+    return Replay(trace, setup, progress).run()
 
 
-class _Replay:
-    def __init__(self, trace: Trace, setup: ReplaySetup, progress: Progress | None) -> None:
+def make_manager(setup: ReplaySetup) -> Manager:
+    """Block tables over an empty pool."""
+    config = setup.scheduler
+    return Manager(
+        BlockPool(setup.num_blocks, eviction=config.eviction),
+        block_size=config.block_size,
+        windows=[group.window for group in setup.kv.groups],
+        key_space=_key_space(config) if config.prefix_cache else None,
+        tiers=LowerTiers(setup.num_ram_blocks) if setup.num_ram_blocks else None,
+    )
+
+
+class Replay:
+    """One run. Who wants to see more of it, or to say more to the engine, overrides `on_plan`,
+    `on_end` and `make_request`."""
+
+    def __init__(self, trace: Trace, setup: ReplaySetup, progress: Progress | None = None) -> None:
         self._trace = trace
         self._progress = progress
         self._clock = SimulatedClock()
         self._meter = Meter()
         self._latencies = Latencies()
-        self._synthesizer = Synthesizer(trace)
-        self._core = self._make_core(setup)
+        self.synthesizer = Synthesizer(trace)
+        self.manager = make_manager(setup)
+        self.prices = ModelPrices(setup.model, setup.block_bytes)
+        self.core = self._make_core(setup)
         self._turns = _turns(trace)
         self._arrivals = [
             (trace.requests[turns[0]].arrival_s, turns[0]) for turns in self._turns.values()
@@ -122,30 +139,65 @@ class _Replay:
         self._receipts: list[Usage] = []
 
     def run(self) -> ReplayResult:
-        while self._arrivals or not self._core.idle:
-            self._admit()
-            if self._core.idle:
-                if self._arrivals:
-                    self._clock.advance_to(self._arrivals[0][0])
+        """Serve everything."""
+        while self._arrivals or not self.core.idle:
+            if not self._admit() and self.core.idle:
+                self._sleep()
                 continue
-            for event in self._core.step():
+            for event in self.core.step():
                 self._note(event)
         return self._result()
 
-    def _make_core(self, setup: ReplaySetup) -> EngineCore:
-        config = setup.scheduler
-        manager = Manager(
-            BlockPool(setup.num_blocks, eviction=config.eviction),
-            block_size=config.block_size,
-            windows=[group.window for group in setup.kv.groups],
-            key_space=_key_space(config) if config.prefix_cache else None,
-            tiers=LowerTiers(setup.num_ram_blocks) if setup.num_ram_blocks else None,
+    @property
+    def now_s(self) -> float:
+        """Seconds since the start of the trace."""
+        return self._clock.now()
+
+    def on_plan(self, plan: StepPlan) -> None:
+        """A step has been planned and is about to run."""
+
+    def on_end(self, index: int, usage: Usage, ttft_s: float) -> None:
+        """A request has ended, and nothing has happened since."""
+
+    def make_request(self, index: int, session: str = "") -> Request:
+        """What the engine is asked for."""
+        line = self._trace.requests[index]
+        return Request(
+            id=RequestId(str(index)),
+            prompt_token_ids=self.synthesizer.prompt(index),
+            params=SamplingParams(temperature=0.0, max_tokens=line.output_tokens, ignore_eos=True),
+            session=session,
         )
+
+    def turn_before(self, index: int) -> int | None:
+        """The turn of the same session that a request follows."""
+        turns = self._turns[_session(self._trace, index)]
+        place = turns.index(index)
+        return turns[place - 1] if place else None
+
+    def turn_after(self, index: int) -> int | None:
+        """The turn of the same session that follows a request."""
+        turns = self._turns[_session(self._trace, index)]
+        place = turns.index(index) + 1
+        return turns[place] if place < len(turns) else None
+
+    def _sleep(self) -> None:
+        """Let time pass until a request arrives, or a session must come back."""
+        wait_s = self.core.wait_s
+        next_s = self._arrivals[0][0] if self._arrivals else None
+        if wait_s is not None and (next_s is None or self._clock.now() + wait_s < next_s):
+            self._clock.advance(wait_s)
+            self.core.step()
+        elif next_s is not None:
+            self._clock.advance_to(next_s)
+
+    def _make_core(self, setup: ReplaySetup) -> EngineCore:
+        config, manager = setup.scheduler, self.manager
         scheduler = Scheduler(
             config,
             manager,
             max_context_tokens=setup.max_context_tokens,
-            prices=ModelPrices(setup.model, setup.block_bytes),
+            prices=self.prices,
         )
         executor = SimulatedExecutor(
             setup.model,
@@ -153,31 +205,26 @@ class _Replay:
             block_size=config.block_size,
             block_bytes=setup.block_bytes,
             clock=self._clock,
-            script=lambda request_id, place: self._synthesizer.output_token(int(request_id), place),
+            script=lambda request_id, place: self.synthesizer.output_token(int(request_id), place),
             meter=self._meter,
             num_held=lambda: manager.num_blocks - manager.num_free,
+            on_plan=self.on_plan,
         )
         return EngineCore(scheduler, manager, executor, self._clock)
 
-    def _admit(self) -> None:
-        """Hand the engine what has arrived, as far as it looks."""
+    def _admit(self) -> bool:
+        """Hand the engine what has arrived, as far as it looks; whether there was anything."""
+        num_before = len(self._arrivals)
         while self._arrivals and self._arrivals[0][0] <= self._clock.now():
-            if self._core.stats().waiting >= MAX_WAITING:
-                return
+            if self.core.stats().waiting >= MAX_WAITING:
+                break
             arrival_s, index = heapq.heappop(self._arrivals)
             self._arrived_s[index] = arrival_s
             try:
-                self._core.add([self._request(index)])
+                self.core.add([self.make_request(index)])
             except RequestError:
                 self._refuse(index)
-
-    def _request(self, index: int) -> Request:
-        line = self._trace.requests[index]
-        return Request(
-            id=RequestId(str(index)),
-            prompt_token_ids=self._synthesizer.prompt(index),
-            params=SamplingParams(temperature=0.0, max_tokens=line.output_tokens, ignore_eos=True),
-        )
+        return len(self._arrivals) < num_before
 
     def _refuse(self, index: int) -> None:
         """A request that cannot be held; the turns after it are longer still."""
@@ -193,26 +240,27 @@ class _Replay:
             return
         assert event.usage is not None, "an event that ends a request has a receipt"
         self._receipts.append(event.usage)
+        arrival_s, first_s = self._arrived_s.pop(index), self._first_s.pop(index)
         self._latencies.note(
-            arrival_s=self._arrived_s.pop(index),
-            first_s=self._first_s.pop(index),
+            arrival_s=arrival_s,
+            first_s=first_s,
             last_s=now_s,
             num_output=event.usage.output_tokens,
         )
+        self.on_end(index, event.usage, first_s - arrival_s)
         self._go_on(index, now_s)
         if self._progress is not None:
             self._progress(len(self._receipts) + self._num_refused, len(self._trace.requests))
 
     def _go_on(self, index: int, now_s: float) -> None:
         """Let the session's next turn arrive once its tool or human has done."""
-        turns = self._turns[_session(self._trace, index)]
-        place = turns.index(index) + 1
-        if place < len(turns):
-            think_s = self._trace.requests[turns[place]].think_s
-            heapq.heappush(self._arrivals, (now_s + think_s, turns[place]))
+        following = self.turn_after(index)
+        if following is not None:
+            think_s = self._trace.requests[following].think_s
+            heapq.heappush(self._arrivals, (now_s + think_s, following))
 
     def _result(self) -> ReplayResult:
-        totals = self._core.stats()
+        totals = self.core.stats()
         return ReplayResult(
             num_requests=len(self._receipts),
             num_refused=self._num_refused,

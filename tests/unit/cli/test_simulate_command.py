@@ -56,6 +56,36 @@ def test_real_mode_counts_what_the_engine_does(trace: Path) -> None:
     assert set(row["ttft_s"]) == {"p50", "p90", "p99"}
 
 
+def test_rules_mode_has_a_row_for_each_capacity_and_rule(trace: Path) -> None:
+    rows = results(trace, "--mode", "rules", "--capacity", "5,12")
+
+    assert [row["capacity_blocks"] for row in rows] == [5] * 8 + [12] * 8
+    assert [row["rule"] for row in rows[:3]] == ["block", "token", "tail-first"]
+    assert (rows[0]["hit_rate"], rows[0]["change"]) == (0.5, 0.0)
+    assert [row["hits"] for row in rows[:2]] == [6, 96]
+
+
+def test_agents_can_be_made_up() -> None:
+    """Three agents of two turns in a pool for one of them."""
+    agents = "agents:3,turns=2,system=100,new=20,answer=10,every_s=0.2"
+    small = ("--capacity", "12", "--model", "llama-8b", "--machine", "h100")
+    rows = results(agents, "--mode", "pauses", "--kv-ram", "1GiB", *small)
+    [real] = results(agents, *small)
+
+    assert [(row["kv_ram"], row["paused"]) for row in rows] == [
+        ("no", "never"),
+        ("no", "told"),
+        ("yes", "never"),
+        ("yes", "told"),
+        ("yes", "learned"),
+    ]
+    assert [row["prefill_tokens"] for row in rows[2:]] == [3 * (120 + 21)] * 3
+    assert rows[0]["prefill_tokens"] > 3 * (120 + 21)
+    assert rows[0]["prefill_tokens"] == real["prompt_tokens"] - real["cached_tokens"]
+    assert [row["needless_tokens"] for row in rows] == [0] * 5
+    assert sum(rows[3]["resumed_from"].values()) == 3
+
+
 def test_memory_becomes_blocks(trace: Path) -> None:
     """A token of smollm2 is 23,040 bytes in bf16."""
     [narrow] = results(trace, "--kv-memory", "64MiB")
@@ -95,10 +125,24 @@ def test_people_get_tables(trace: Path) -> None:
     assert "ttft_s_p99" in real
 
 
+def test_counts_in_a_table_are_told_with_their_names() -> None:
+    agents = "agents:2,turns=2,system=100,every_s=0.2"
+    options = ["--mode", "pauses", "--kv-ram", "1GiB", "--machine", "h100"]
+
+    done = CliRunner().invoke(app, ["simulate", agents, *options], env={"COLUMNS": "250"})
+
+    assert "pool 2" in done.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--mode", "dream"], "mode=dream is none of policy, real, contiguous"),
+        (["--mode", "dream"], "mode=dream is none of policy, real, contiguous, rules, pauses"),
+        (["--mode", "rules"], "a --capacity of so many blocks of the trace"),
+        (["--mode", "rules", "--capacity", "9,0"], "not for capacity=9,0, policy=lru"),
+        (["--mode", "rules", "--capacity", "9", "--policy", "cost"], "policy=cost"),
+        (["--mode", "pauses"], "give --kv-ram and a trace with sessions"),
+        (["--mode", "pauses", "--kv-ram", "1GiB"], "not trace.jsonl with kv_ram=1GiB"),
         (["--policy", "lru,mru"], "policy=mru is none of lru, cost"),
         (["--capacity", "many"], "capacity=many is no list of numbers"),
         (["--capacity", "1,2"], "capacity=1,2: this mode takes one number"),

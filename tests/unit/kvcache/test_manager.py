@@ -309,7 +309,7 @@ def test_tenants_do_not_share_blocks() -> None:
 def test_cached_blocks_that_were_free_are_revived() -> None:
     manager = make_manager(num_blocks=4, prefix_cache=True)
     compute(manager, A, range(33))
-    manager.release(A)
+    manager.release(A, range(33))
 
     chain = manager.make_chain("")
     cached = manager.find_cached_prefix(chain, range(33))

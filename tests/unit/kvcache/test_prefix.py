@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -166,3 +167,49 @@ def test_keys_are_the_same_in_every_process() -> None:
 
     assert keys == {key.hex()}
     assert key.hex() == "bdf56741076956400b8497f4b8b28b3979da8aa9da837e67fd73a8a4e4e35a14"
+
+
+PUBLIC = tuple(range(100, 140))
+
+
+def public_chain(tenant: str) -> KeyChain:
+    return KeyChain(replace(make_space(block_size=16), public=(PUBLIC,)), tenant)
+
+
+def test_tenants_share_the_blocks_of_what_the_operator_made_public_and_no_others() -> None:
+    text = [*PUBLIC, *range(500, 540)]
+    one, two = (public_chain(tenant).keys(text, 5) for tenant in ("one", "two"))
+
+    assert one[:2] == two[:2]
+    assert not set(one[2:]) & set(two[2:])
+
+
+def test_a_block_of_ones_own_is_never_named_after_a_public_one() -> None:
+    """A text that leaves the public one in its second block, full or not."""
+    own = [*PUBLIC[:16], *range(500, 530)]
+    chains = [public_chain(tenant) for tenant in ("one", "two")]
+    first = public_chain("one").key(PUBLIC, 0)
+
+    assert [chain.key(own, 0) for chain in chains] == [first, first]
+    parents = {chain.parent(own, 1) for chain in chains}
+    assert len(parents) == 2
+    assert first not in parents
+    tails = {chain.tail_key(own[:20], 20) for chain in chains}
+    assert len(tails) == 2
+    assert chains[0].parent(own, 2) == chains[0].key(own, 1)
+
+
+def test_a_public_block_is_named_after_public_ones_only() -> None:
+    chain = public_chain("one")
+
+    assert chain.parent(PUBLIC, 0) == public_chain("two").parent(PUBLIC, 0)
+    assert chain.parent(PUBLIC, 1) == chain.key(PUBLIC, 0)
+    assert chain.parent(PUBLIC, 0) != public_chain("one").parent(range(20), 0)
+
+
+def test_without_a_public_text_keys_are_those_of_the_tenant() -> None:
+    text = list(range(64))
+
+    assert public_chain("one").keys(text, 4) == KeyChain(make_space(block_size=16), "one").keys(
+        text, 4
+    )

@@ -270,3 +270,24 @@ def test_forgetting_does_not_disturb_what_runs() -> None:
     bench.run()
     bench.assert_text_as_alone("b", 30)
     assert RequestId("a") not in bench.manager.request_ids
+
+
+def test_nothing_that_a_failed_request_computed_is_found_again() -> None:
+    """Its first blocks were listed while it still looked well."""
+    bench = Bench(prefix_cache=True, token_budget=64, max_prefill_tokens=32)
+    bench.add(make_request("first", prompt=range(20), max_tokens=1))
+    bench.run()
+    bench.add(make_request("bad", prompt=range(100), max_tokens=4))
+    bench.step(2)
+    assert bench.pool.num_published > 1
+    bench.runner.failures[RequestId("bad")] = "not finite"
+    bench.run()
+    del bench.runner.failures[RequestId("bad")]
+
+    bench.add(make_request("next", prompt=range(100), max_tokens=4))
+    bench.run()
+
+    usage = bench.last_event("next").usage
+    assert usage is not None
+    assert usage.cached_tokens == 20, "what another had computed"
+    bench.assert_text_as_alone("next", 4)
