@@ -4,7 +4,13 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from kokuban.core.config import Eviction, KvDtype, RuntimeConfig, SchedulerConfig, parse_bytes
+from kokuban.core.config import (
+    Eviction,
+    KvDtype,
+    RuntimeConfig,
+    SchedulerConfig,
+    parse_bytes,
+)
 from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,6 +108,10 @@ def _model(chosen: Options) -> "tuple[CostModel, KvSpec, int]":
     return cost, program.kv, config.max_positions
 
 
+def _kv_dtype(chosen: Options) -> KvDtype:
+    return RuntimeConfig(kv_dtype=cast("KvDtype", chosen.kv_dtype)).kv_dtype
+
+
 def _machine(chosen: Options) -> "MachineConstants":
     from kokuban.simulate.presets import MACHINES
 
@@ -141,7 +151,3 @@ def num_blocks_of(text: str) -> int:
     if len(numbers) > 1 or numbers == [0]:
         raise ConfigError(f"capacity={text}: this mode takes one number of blocks, 1 or more")
     return numbers[0] if numbers else 0
-
-
-def _kv_dtype(chosen: Options) -> KvDtype:
-    return RuntimeConfig(kv_dtype=cast("KvDtype", chosen.kv_dtype)).kv_dtype
