@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from kokuban.cli import options
-from kokuban.core.config import KV_DTYPES, KvDtype
+from kokuban.core.config import KV_DTYPES, KvDtype, RuntimeConfig
 from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,11 +40,7 @@ def kv_quant(
     """Measure perplexity, greedy agreement, bytes a token and step time of each KV dtype."""
     runtime = options.EngineOptions(model=model, threads=threads, quantize=quantize).runtime()
     content = _read(text)
-    from rich.console import Console
-
-    from kokuban.cli.progress import progress_bars
-    from kokuban.engine.kv_quant import KvQuantConfig, measure
-    from kokuban.engine.trial import load_model
+    from kokuban.engine.kv_quant import KvQuantConfig
 
     config = KvQuantConfig(
         dtypes=tuple(cast("KvDtype", name.strip()) for name in kv_dtypes.split(",")),
@@ -55,6 +51,22 @@ def kv_quant(
         batch=batch,
         rounds=rounds,
     )
+    _measure(model, runtime, content, config, json_file)
+
+
+def _measure(
+    model: str,
+    runtime: RuntimeConfig,
+    content: str,
+    config: "KvQuantConfig",
+    json_file: Path | None,
+) -> None:
+    from rich.console import Console
+
+    from kokuban.cli.progress import progress_bars
+    from kokuban.engine.kv_quant import measure
+    from kokuban.engine.trial import load_model
+
     with progress_bars() as report:
         loaded = load_model(
             model,

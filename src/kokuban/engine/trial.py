@@ -6,19 +6,21 @@ weights and threads.
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kokuban.core.config import KvDtype, Quantize
+from kokuban.core.config import KvDtype, Quantize, RuntimeConfig
 from kokuban.core.env import max_isa, omp_num_threads
 from kokuban.core.errors import ConfigError, StepFailed
 from kokuban.core.request import NO_BLOCK, BlockId, Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import Admission, Chunk, ChunkOutput, SampledToken, StepPlan
+from kokuban.engine.kv_memory import make_layout
 from kokuban.kernels.native import make_threads
+from kokuban.kvcache.blocks import num_blocks_for
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.storage import KvStorage
 from kokuban.models.registry import build_program
@@ -74,6 +76,25 @@ def load_model(
     return Model(program, weights, tokenizer, pool, source.config.max_positions)
 
 
+def _storage(layout: KvLayout, num_blocks: int, what: str) -> KvStorage:
+    """Memory for so many blocks, if there is as much."""
+    num_bytes = num_blocks * layout.bytes_per_block
+    if num_bytes > available_memory_bytes():
+        raise ConfigError(
+            f"{what} tokens take {num_bytes:,} bytes of KV in {layout.dtype}, more than is free; "
+            f"use fewer requests or tokens"
+        )
+    return KvStorage(layout, num_blocks)
+
+
+def _tables(blocks: Iterator[int], total: int, hidden: Sequence[int]) -> Tables:
+    """Block tables of one request; the first entries of a group may be hidden behind its window."""
+    return tuple(
+        (*[NO_BLOCK] * count, *(BlockId(next(blocks)) for _ in range(total - count)))
+        for count in hidden
+    )
+
+
 class Trial:
     """Requests that begin together, one after another batch of them.
 
@@ -97,34 +118,16 @@ class Trial:
         first_token: int = 0,
     ) -> None:
         kv = model.program.kv
-        layout = KvLayout(
-            block_size=BLOCK_SIZE,
-            num_kv_heads=kv.num_kv_heads,
-            head_dim=kv.head_dim,
-            layers_per_group=len(kv.groups[0].layers),
-            dtype=kv_dtype,
-        )
-        total = -(-num_tokens // BLOCK_SIZE)
+        layout = make_layout(kv, BLOCK_SIZE, RuntimeConfig(kv_dtype=kv_dtype))
+        total = num_blocks_for(num_tokens, BLOCK_SIZE)
         hidden = [
             max(0, first_token + 1 - group.window) // BLOCK_SIZE if group.window else 0
             for group in kv.groups
         ]
         num_blocks = num_requests * sum(total - count for count in hidden)
-        if num_blocks * layout.bytes_per_block > available_memory_bytes():
-            raise ConfigError(
-                f"{num_requests} requests of {num_tokens} tokens take "
-                f"{num_blocks * layout.bytes_per_block:,} bytes of KV in {kv_dtype}, more than is "
-                f"free; use fewer requests or tokens"
-            )
-        self._storage = KvStorage(layout, num_blocks)
+        self._storage = _storage(layout, num_blocks, f"{num_requests} requests of {num_tokens}")
         blocks = iter(np.random.default_rng(SEED).permutation(num_blocks).tolist())
-        self._tables: list[Tables] = [
-            tuple(
-                (*[NO_BLOCK] * count, *(BlockId(next(blocks)) for _ in range(total - count)))
-                for count in hidden
-            )
-            for _ in range(num_requests)
-        ]
+        self._tables = [_tables(blocks, total, hidden) for _ in range(num_requests)]
         self._executor = NativeExecutor(
             model.program,
             model.weights,
