@@ -194,9 +194,9 @@ class Sessions:
             if self._bring_up(session, num_spare):
                 until_s = now_s + GRACE * (LEAD_S + session.expected_s)
                 self._pins.add(*session.key, session.kept, until_s)
-            elif session.fetch is not None and not session.fetch.done:
+            elif now_s < session.paused_s + session.expected_s + LEAD_S:
+                # The disk has not answered yet, or there is no room: until it is needed.
                 self._push(now_s + LEAD_S / 4, session)
-                return
 
     def clear(self) -> None:
         """Nothing of what was cached is left."""

@@ -308,3 +308,24 @@ def test_a_short_pin_does_not_end_a_long_one() -> None:
     bench.clock.advance(501.0)
     bench.scheduler.plan(bench.clock())
     assert bench.pool.num_protected == 0
+
+
+def test_what_finds_no_room_is_tried_again_until_it_is_needed() -> None:
+    bench = Bench(9, prefix_cache=True, num_slots=100, prices=FixedPrices())
+    talk(bench, "one", num_new=70)
+    pause(bench, seconds=30.0)
+    bench.idle()
+    bench.add(make_request("big", 100, max_tokens=30))
+    bench.step()
+    assert bench.scheduler.next_due_s is not None
+    bench.clock.advance(bench.scheduler.next_due_s + 0.01)
+    bench.step(3)
+    assert not any(isinstance(move, BlockLoad) for plan in bench.plans for move in plan.moves)
+
+    bench.run()
+    bench.clock.advance(0.1)
+    bench.idle()
+
+    loads = [move for plan in bench.plans for move in plan.moves if isinstance(move, BlockLoad)]
+    assert len(loads) == 5
+    assert talk(bench, "two", num_new=10).resumed_from == "ram"
