@@ -1,3 +1,6 @@
+#include <nanobind/stl/optional.h>
+
+#include <optional>
 #include <vector>
 
 #include "bindings/bindings.h"
@@ -34,9 +37,11 @@ nb::dict layout_bytes(const LayoutNumbers& numbers) {
 }
 
 void write_kv(const LayoutNumbers& numbers, const Pool& pool, int64_t layer, const InMatrix& k,
-              const InMatrix& v, const Array<const int64_t, 1>& slots, int64_t begin, int64_t end, int cap) {
+              const InMatrix& v, const std::optional<Array<const float, 1>>& k_offset,
+              const Array<const int64_t, 1>& slots, int64_t begin, int64_t end, int cap) {
     kv_write_kernels(capped_isa(cap))
-        .kv_write(layout_of(numbers), pool.data(), layer, matrix(k), matrix(v), slots.data(), begin, end);
+        .kv_write(layout_of(numbers), pool.data(), layer, matrix(k), matrix(v),
+                  k_offset ? k_offset->data() : nullptr, slots.data(), begin, end);
 }
 
 AttentionBatch batch_of(const Ints& query_start, const Ints& context_lens, const Tables& tables) {
@@ -105,7 +110,8 @@ nb::list attention_items(const LayoutNumbers& numbers, const Ints& query_start, 
 void bind_attention(nb::module_& module) {
     using Unlocked = nb::call_guard<nb::gil_scoped_release>;
     module.def("kv_layout_bytes", &layout_bytes);
-    module.def("kv_write", &write_kv, Unlocked());
+    module.def("kv_write", &write_kv, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+               nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), Unlocked());
     module.def("attention", &attend, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
                nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
                nb::arg().none(), nb::arg(), Unlocked());

@@ -1,9 +1,11 @@
 #include "program/program.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 
@@ -88,8 +90,10 @@ class BoundProgram {
         program_.add_body(std::move(op));
     }
 
-    void kv_write(ColumnsArg k, ColumnsArg v, int64_t group, int64_t layer) {
+    void kv_write(ColumnsArg k, ColumnsArg v, int64_t group, int64_t layer,
+                  const std::optional<Array<const float, 1>>& k_offset) {
         Operation op{.code = OpCode::kKvWrite, .a = columns(k), .b = columns(v)};
+        if (k_offset) op.weight = kept(*k_offset);
         op.group = group;
         op.layer = layer;
         program_.add_body(std::move(op));
@@ -216,7 +220,8 @@ void bind_program(nb::module_& module) {
         .def("linear", &BoundProgram::linear, nb::arg("head"), nb::arg("x"), nb::arg("weights"),
              nb::arg("biases").none(), nb::arg("out"))
         .def("rope", &BoundProgram::rope)
-        .def("kv_write", &BoundProgram::kv_write)
+        .def("kv_write", &BoundProgram::kv_write, nb::arg("k"), nb::arg("v"), nb::arg("group"),
+             nb::arg("layer"), nb::arg("k_offset").none())
         .def("attention", &BoundProgram::attention)
         .def("add", &BoundProgram::add)
         .def("gated", &BoundProgram::gated)

@@ -152,7 +152,8 @@ void NativeProgram::run_op(const Operation& op, const Step* step, const Tile* ti
         case OpCode::kKvWrite: {
             const int64_t* slots = step->slots + op.group * step->num_tokens + tile->begin;
             return by_rows(rows, op.a.cols, [&](int64_t begin, int64_t end) {
-                kv_write_.kv_write(layout_, kv_pool_, op.layer, read(op.a), read(op.b), slots, begin, end);
+                kv_write_.kv_write(layout_, kv_pool_, op.layer, read(op.a), read(op.b), op.weight, slots,
+                                   begin, end);
             });
         }
         case OpCode::kAdd:

@@ -47,7 +47,7 @@ struct Operation {
     const uint8_t* bytes = nullptr;      // embed: the raw rows
     const WeightFormat* format = nullptr;
     int64_t row_bytes = 0;
-    const float* weight = nullptr;       // rms_norm
+    const float* weight = nullptr;       // rms_norm; kv_write: k_offset, or null
     float scale = 0.0f;                  // embed, attention
     float eps = 0.0f;
     float softcap = 0.0f;                // attention, softcap

@@ -118,7 +118,7 @@ def test_no_architecture_is_an_exception(variant: str, model_path: ModelPath, al
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
-@pytest.mark.parametrize("variant", ["llama", "gemma3"])
+@pytest.mark.parametrize("variant", ["llama", "gemma3", "qwen2"])
 def test_no_kv_dtype_is_an_exception(
     variant: str, kv_dtype: KvDtype, model_path: ModelPath, alone: Alone
 ) -> None:
@@ -132,7 +132,7 @@ def test_no_kv_dtype_is_an_exception(
 
 
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8_e4m3"])
-@pytest.mark.parametrize("variant", ["llama", "gemma3"])
+@pytest.mark.parametrize("variant", ["llama", "gemma3", "qwen2"])
 def test_quantised_kv_changes_the_logits_a_little(
     variant: str, kv_dtype: KvDtype, alone: Alone
 ) -> None:

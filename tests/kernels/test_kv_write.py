@@ -109,6 +109,22 @@ def test_quantised_rows_of_every_size_are_those_of_the_layout(variant: int, dtyp
     assert np.isfinite(kept[LAYER, [1, 0, 1], [4, 5, 6]]).all()
 
 
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("variant", reference.VARIANTS)
+def test_int8_alone_leaves_an_offset_out_of_k(variant: int, dtype: KvDtype) -> None:
+    layout = layout_of(dtype, 24)
+    k, v, offset = rows(4, 72), rows(5, 72)[:4], np.ascontiguousarray(rows(1, 72)[0] * 100)
+    pools = [np.zeros((1, layout.bytes_per_block), np.uint8) for _ in range(3)]
+    slots = np.arange(4)
+
+    kv_write(k + offset, v, slots, pools[0], LAYER, layout, k_offset=offset, isa_cap=variant)
+    kv_write((k + offset) - offset, v, slots, pools[1], LAYER, layout, isa_cap=variant)
+    kv_write(k + offset, v, slots, pools[2], LAYER, layout, isa_cap=variant)
+
+    assert np.array_equal(pools[0], pools[1 if dtype == "int8" else 2])
+    assert not np.array_equal(pools[1], pools[2])
+
+
 @pytest.mark.parametrize("variant", reference.VARIANTS)
 def test_every_e4m3_code_and_every_tie_between_two_is_written_exactly(variant: int) -> None:
     """With 448 in each row its scale is 1, so that values are their own codes."""

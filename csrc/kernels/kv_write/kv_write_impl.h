@@ -86,12 +86,13 @@ struct Place {
 // Writes one head's K of one token into its lane of a tile and its V into its row.
 template <typename Dtype>
 KOKUBAN_INLINE void write_head(Place<typename Dtype::Element> to, const float* k, const float* v,
-                               int64_t head_dim) {
+                               const float* k_offset, int64_t head_dim) {
     using Element = typename Dtype::Element;
     constexpr int kKPair = Dtype::kKPair, kVPair = Dtype::kVPair;
-    float rotated[kokuban::kKvMaxHeadDim];
+    float shifted[kokuban::kKvMaxHeadDim], rotated[kokuban::kKvMaxHeadDim];
     if constexpr (kRotated<Dtype>) {
-        rotate(k, head_dim, rotated);
+        for (int64_t d = 0; d < head_dim; ++d) shifted[d] = k_offset ? k[d] - k_offset[d] : k[d];
+        rotate(shifted, head_dim, rotated);
         k = rotated;
     }
     each_sixteen<Dtype>(k, head_dim, to.k_scale, [&](int64_t d, int n, const Element* some) {
@@ -110,8 +111,8 @@ KOKUBAN_INLINE void write_head(Place<typename Dtype::Element> to, const float* k
 
 template <typename Dtype>
 KOKUBAN_INLINE void write_rows(const KvLayout& layout, uint8_t* layer_base, kokuban::ConstMatrix k,
-                               kokuban::ConstMatrix v, const int64_t* slots, int64_t begin,
-                               int64_t end) {
+                               kokuban::ConstMatrix v, const float* k_offset, const int64_t* slots,
+                               int64_t begin, int64_t end) {
     using Element = typename Dtype::Element;
     constexpr int kKPair = Dtype::kKPair, kVPair = Dtype::kVPair;
     for (int64_t row = begin; row < end; ++row) {
@@ -127,20 +128,21 @@ KOKUBAN_INLINE void write_rows(const KvLayout& layout, uint8_t* layer_base, koku
                                reinterpret_cast<float*>(k_head + layout.elements_bytes) + offset,
                                reinterpret_cast<float*>(v_head + layout.elements_bytes) + offset},
                               k.data + row * k.stride + column, v.data + row * v.stride + column,
-                              layout.head_dim);
+                              k_offset ? k_offset + column : nullptr, layout.head_dim);
         }
     }
 }
 
 void kv_write(const KvLayout& layout, uint8_t* pool, int64_t layer, kokuban::ConstMatrix k,
-              kokuban::ConstMatrix v, const int64_t* slots, int64_t begin, int64_t end) {
+              kokuban::ConstMatrix v, const float* k_offset, const int64_t* slots, int64_t begin,
+              int64_t end) {
     uint8_t* base = pool + layer * layout.layer_bytes;
     switch (layout.dtype) {
-        case KvDtype::kBf16: return write_rows<Bf16>(layout, base, k, v, slots, begin, end);
-        case KvDtype::kFp16: return write_rows<Fp16>(layout, base, k, v, slots, begin, end);
-        case KvDtype::kFp32: return write_rows<Fp32>(layout, base, k, v, slots, begin, end);
-        case KvDtype::kInt8: return write_rows<Int8>(layout, base, k, v, slots, begin, end);
-        case KvDtype::kFp8E4m3: return write_rows<Fp8E4m3>(layout, base, k, v, slots, begin, end);
+        case KvDtype::kBf16: return write_rows<Bf16>(layout, base, k, v, k_offset, slots, begin, end);
+        case KvDtype::kFp16: return write_rows<Fp16>(layout, base, k, v, k_offset, slots, begin, end);
+        case KvDtype::kFp32: return write_rows<Fp32>(layout, base, k, v, k_offset, slots, begin, end);
+        case KvDtype::kInt8: return write_rows<Int8>(layout, base, k, v, k_offset, slots, begin, end);
+        case KvDtype::kFp8E4m3: return write_rows<Fp8E4m3>(layout, base, k, v, k_offset, slots, begin, end);
     }
 }
 

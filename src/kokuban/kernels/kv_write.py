@@ -79,16 +79,18 @@ def kv_write(
     layer: int,
     layout: KvNumbers,
     *,
+    k_offset: Floats | None = None,
     rows: tuple[int, int] | None = None,
     isa_cap: int = -1,
 ) -> None:
-    """Store each token's K and V at its slot, rounded to the KV dtype (nearest even).
+    """Store each token's K and V at its slot, rounded or quantised to the KV dtype.
 
     Args:
         k, v: [T, Hkv * D] float32, rows may lie apart.
         slots: [T] int64, block id * S + offset in the block; no slot twice.
         pool: [N, bytes_per_block] uint8, written at those slots only.
         layer: index of the layer in its group.
+        k_offset: [Hkv * D], subtracted from K by int8 only; None: nothing is.
         rows: tokens to store; None: all.
         isa_cap: index into `core.env.ISA_LEVELS`; -1: the best. The bits are the same.
     """
@@ -98,5 +100,9 @@ def kv_write(
     check_vector("slots", slots, np.int64, k.shape[0])
     check_pool(pool, layer, layout)
     check_below("slots", slots, pool.shape[0] * layout.block_size)
+    if k_offset is not None:
+        check_vector("k_offset", k_offset, np.float32, cols)
     begin, end = row_range(rows, k.shape[0])
-    _native.kv_write(layout_numbers(layout), pool, layer, k, v, slots, begin, end, isa_cap)
+    _native.kv_write(
+        layout_numbers(layout), pool, layer, k, v, k_offset, slots, begin, end, isa_cap
+    )

@@ -42,11 +42,13 @@ class Lowering:
         weights: LoadedWeights,
         rope_tables: tuple[NDArray[np.float32], ...],
         native: Any,
+        key_offsets: Mapping[int, NDArray[np.float32]],
     ) -> None:
         self._program = program
         self._weights = weights
         self._rope_tables = rope_tables
         self._native = native
+        self._key_offsets = key_offsets
         self._buffers: dict[str, int] = {}
         self._place = {
             layer: (index, place)
@@ -121,7 +123,8 @@ class Lowering:
 
     def _kv_write(self, op: KvWrite) -> None:
         group, place = self._place[op.layer]
-        self._native.kv_write(self._columns(op.k), self._columns(op.v), group, place)
+        offset = self._key_offsets.get(op.layer)
+        self._native.kv_write(self._columns(op.k), self._columns(op.v), group, place, offset)
 
     def _attention(self, op: Attention) -> None:
         group, place = self._place[op.layer]

@@ -26,6 +26,7 @@ from kokuban.kvcache.storage import KvStorage
 from kokuban.program.program import Program
 from kokuban.program.rope import inverse_frequencies
 from kokuban.runner.inputs import build_input
+from kokuban.runner.key_offsets import key_offsets
 from kokuban.runner.load import LoadedWeights
 from kokuban.runner.lower import Lowering
 from kokuban.runner.rope_tables import RopeTable
@@ -111,7 +112,9 @@ class NativeExecutor:
             tile_rows=TILE_ROWS,
         )
         tables = tuple(table.array for table in self._rope_tables)
-        Lowering(program, weights, tables, self._native).lower()
+        positions = rope_positions or max_context_tokens
+        offsets = key_offsets(program, weights.vectors, positions) if layout.rotated else {}
+        Lowering(program, weights, tables, self._native, offsets).lower()
         self._sampler = Sampler(valid_vocab=valid_vocab, pool=pool, isa_cap=isa_cap)
         self._logits = np.empty((0, program.vocab_size), np.float32)
         self._result: StepResult | None = None
