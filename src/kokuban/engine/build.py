@@ -29,7 +29,7 @@ from kokuban.plan.memory import KvBudget
 from kokuban.program.program import Program
 from kokuban.runner.load import LoadedWeights, Progress, load_weights
 from kokuban.runner.native import NativeExecutor
-from kokuban.scheduler.prices import ModelPrices
+from kokuban.scheduler.prices import ModelPrices, block_worth
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.text.chat import ChatTemplate
 from kokuban.text.load import ModelText, load_text
@@ -88,6 +88,7 @@ def build_engine(
     budget = kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
     info = _info(served_name or str(model), config.vocab_size, scheduler, runtime, budget, compute)
     key_space = _key_space(source, program, layout, scheduler, runtime, info, rope_positions, text)
+    prices = _prices(program, weights, budget, scheduler, info)
     memory = make_kv_memory(
         program.kv,
         layout,
@@ -97,12 +98,12 @@ def build_engine(
         runtime=runtime,
         disk_root=runtime.kv_disk_dir or cache_dir() / "kv",
         model=info.model,
+        worth=block_worth(prices, layout.block_size),
         debug=debug(),
     )
     valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
     executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab)
     memory.storage.populate()
-    prices = _prices(program, weights, budget, scheduler, info)
     client = EngineThread(_core(scheduler, memory, executor, prices), info, memory.doorbell)
     return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
 

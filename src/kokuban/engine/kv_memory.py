@@ -11,6 +11,7 @@ from kokuban.core.errors import ConfigError, StoreInUse
 from kokuban.kvcache.disk_store import DiskStore
 from kokuban.kvcache.disk_tier import DiskTier
 from kokuban.kvcache.events import EventLog
+from kokuban.kvcache.eviction import Worth
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
@@ -80,6 +81,7 @@ def make_kv_memory(
     runtime: RuntimeConfig,
     disk_root: Path,
     model: str,
+    worth: Worth,
     debug: bool = False,
 ) -> KvMemory:
     """Reserve the memory and open the disk.
@@ -88,6 +90,7 @@ def make_kv_memory(
         key_space: names contents; None without a prefix cache.
         disk_root: the directory of all disk tiers of this installation.
         model: what people call it.
+        worth: what blocks cost to compute again.
         debug: whether the tokens of every hit are compared.
 
     Raises:
@@ -115,6 +118,7 @@ def make_kv_memory(
         key_space=key_space,
         tiers=tiers,
         compares=debug,
+        worth=worth,
     )
     storage = KvStorage(layout, budget.num_blocks)
     return KvMemory(budget, manager, storage, host, tiers, disk, log, doorbell)

@@ -10,11 +10,29 @@ that everything else goes first, so that pins can never starve a request that ru
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 from kokuban.core.config import Eviction
 from kokuban.core.request import BlockId
+
+
+class Worth(NamedTuple):
+    """What computing a block again costs: attention makes later blocks of a sequence dearer."""
+
+    base: float = 1.0
+    """Of the first block, in any unit."""
+
+    slope: float = 0.0
+    """What each block costs more than the one before it."""
+
+    def of(self, blocks: Iterable[int]) -> Iterator[float]:
+        """For each logical block."""
+        return (self.base + self.slope * index for index in blocks)
+
+
+FLAT = Worth()
+"""All blocks cost the same."""
 
 
 class FreeOrder(Protocol):

@@ -11,7 +11,6 @@ Owns: nothing; it works on the tables of a `Manager`.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
 
 from kokuban.core.request import NO_BLOCK, BlockId
 from kokuban.core.step import BlockCopy, BlockRewrite
@@ -95,7 +94,7 @@ class Forks:
         for group, target in zip(groups, targets, strict=True):
             table.groups[group][index] = target
         # Copies run in order and before all writes, so whoever gets a source now writes later.
-        self._pool.release(sources, repeat(index + 1))
+        self._pool.release(sources)
         rewrites = tuple(
             BlockRewrite(group, index, target)
             for group, target in zip(groups, targets, strict=True)

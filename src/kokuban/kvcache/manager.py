@@ -24,6 +24,7 @@ from kokuban.kvcache.blocks import (
     num_blocks_needed,
 )
 from kokuban.kvcache.cached import CachedPrefix, PrefixFinder
+from kokuban.kvcache.eviction import FLAT, Worth
 from kokuban.kvcache.forks import Forks
 from kokuban.kvcache.keep import Keeper
 from kokuban.kvcache.pool import BlockPool
@@ -44,6 +45,7 @@ class Manager:
         partial_tails: whether a hit may end inside a block, which is copied then.
         tiers: what lies below the pool; of use with a prefix cache only.
         compares: whether the tokens of every hit are compared, which keys should make needless.
+        worth: what blocks cost to compute again; read by the cost-aware policy.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Manager:
         partial_tails: bool = True,
         tiers: LowerTiers | None = None,
         compares: bool = False,
+        worth: Worth = FLAT,
     ) -> None:
         assert windows, "a model has at least one KV group"
         assert all(window is None or window >= 1 for window in windows), f"windows {windows}"
@@ -66,7 +69,7 @@ class Manager:
         self._key_space = key_space
         self._partial_tails = partial_tails
         self._tiers = tiers
-        self._compares = compares
+        self._compares, self._worth = compares, worth
         self._moves: list[BlockMove] = []
         self.keeper = Keeper(pool, tiers, block_size=block_size, windows=windows)
         """For what becomes of the blocks of requests that have ended."""
@@ -111,10 +114,7 @@ class Manager:
 
     @property
     def max_tokens_alone(self) -> int | None:
-        """Most tokens that one request can hold with the pool to itself; None: any number.
-
-        It is then computed in chunks of one token if need be, which asks least of the windows.
-        """
+        """Most tokens that one request can hold with the pool to itself; None: any number."""
         return max_tokens_in(self.num_blocks, self._windows, self._block_size)
 
     def num_needed(self, num_tokens: int, *, max_chunk: int) -> int:
@@ -377,8 +377,8 @@ class Manager:
             self._publisher.withdraw(table)
         elif table.chain is not None and self._partial_tails:
             self._publisher.publish_tail(table, table.chain, token_ids)
-        worths = range(table.num_logical, 0, -1)
         for blocks, behind in zip(table.groups, table.num_behind, strict=True):
+            worths = self._worth.of(range(len(blocks) - 1, behind - 1, -1))
             self._pool.release(reversed(blocks[behind:]), worths)
         if down and self.below is not None and table.chain is not None and token_ids:
             self.below.send_down(table, table.chain, token_ids)

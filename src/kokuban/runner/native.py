@@ -93,11 +93,9 @@ class NativeExecutor:
         self._storage, self._host, self._block_size = storage, host, layout.block_size
         self._num_groups = len(program.kv.groups)
         self._rows: Rows[RowState] = Rows(self._num_groups)
+        positions = rope_positions or max_context_tokens
         self._rope_tables = tuple(
-            RopeTable(
-                *inverse_frequencies(config, rope_positions or max_context_tokens),
-                max_context_tokens,
-            )
+            RopeTable(*inverse_frequencies(config, positions), max_context_tokens)
             for config in program.rope_tables
         )
         self._native = _native.Program(
@@ -112,7 +110,6 @@ class NativeExecutor:
             tile_rows=TILE_ROWS,
         )
         tables = tuple(table.array for table in self._rope_tables)
-        positions = rope_positions or max_context_tokens
         offsets = key_offsets(program, weights.vectors, positions) if layout.rotated else {}
         Lowering(program, weights, tables, self._native, offsets).lower()
         self._sampler = Sampler(valid_vocab=valid_vocab, pool=pool, isa_cap=isa_cap)

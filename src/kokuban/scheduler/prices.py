@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from kokuban.kvcache.eviction import Worth
 from kokuban.plan.cost import CostModel
 
 
@@ -58,3 +59,10 @@ class ModelPrices:
 
     def store_s(self, num_blocks: int) -> float:
         return self._model.store_s(num_blocks * self._block_bytes, "ram")
+
+
+def block_worth(prices: Prices, block_size: int) -> Worth:
+    """What a block costs to compute again, drawn through two of them."""
+    far = 64
+    first, later = (prices.recompute_s(at * block_size, block_size) for at in (0, far))
+    return Worth(first, (later - first) / far)

@@ -20,7 +20,7 @@ from kokuban.kvcache.prefix import KeySpace
 from kokuban.kvcache.tiers import LowerTiers
 from kokuban.plan.cost import CostModel
 from kokuban.program.program import KvSpec
-from kokuban.scheduler.prices import ModelPrices
+from kokuban.scheduler.prices import ModelPrices, block_worth
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.simulate.executor import SimulatedClock, SimulatedExecutor
 from kokuban.simulate.meter import Latencies, Meter, Percentiles
@@ -111,6 +111,7 @@ def make_manager(setup: ReplaySetup) -> Manager:
         windows=[group.window for group in setup.kv.groups],
         key_space=_key_space(config) if config.prefix_cache else None,
         tiers=LowerTiers(setup.num_ram_blocks) if setup.num_ram_blocks else None,
+        worth=block_worth(ModelPrices(setup.model, setup.block_bytes), config.block_size),
     )
 
 

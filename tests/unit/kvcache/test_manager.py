@@ -4,12 +4,23 @@ import pytest
 
 from kokuban.core.errors import OutOfBlocks
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
+from kokuban.kvcache.eviction import Worth
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeySpace
 
 A, B, C = RequestId("a"), RequestId("b"), RequestId("c")
 _ = NO_BLOCK
+
+
+def make_space(block_size: int) -> KeySpace:
+    return KeySpace(
+        secret=b"0123456789abcdef",
+        model_digest=b"model",
+        numerics_id="v1",
+        kv_dtype="bf16",
+        block_size=block_size,
+    )
 
 
 def make_manager(
@@ -20,13 +31,7 @@ def make_manager(
     prefix_cache: bool = False,
     partial_tails: bool = True,
 ) -> Manager:
-    space = KeySpace(
-        secret=b"0123456789abcdef",
-        model_digest=b"model",
-        numerics_id="v1",
-        kv_dtype="bf16",
-        block_size=block_size,
-    )
+    space = make_space(block_size)
     return Manager(
         BlockPool(num_blocks),
         block_size=block_size,
@@ -537,3 +542,22 @@ def test_what_free_blocks_hold_can_be_forgotten() -> None:
     assert manager.find_cached_prefix(manager.make_chain(""), range(100, 140)).num_tokens == 32
     assert manager.forget_free() == 0
     manager.check()
+
+
+def test_the_cost_aware_policy_loses_a_short_text_before_a_long_one_used_as_often() -> None:
+    """Later blocks cost more, and no block goes before those behind it in its chain."""
+    manager = Manager(
+        BlockPool(9, eviction="cost"),
+        block_size=16,
+        key_space=make_space(16),
+        worth=Worth(1.0, 0.5),
+    )
+    compute(manager, A, range(80))
+    manager.release(A, range(80))
+    compute(manager, B, range(1000, 1032))
+    manager.release(B, range(1000, 1032))
+
+    # Two blocks were never used; B's are worth 1.5 each, A's 3.0: its last is worth that.
+    order = pool.free_order()
+    assert set(order[:2]) == {7, 8}
+    assert order[2:] == (6, 5, 4, 3, 2, 1, 0)
