@@ -546,12 +546,8 @@ def test_what_free_blocks_hold_can_be_forgotten() -> None:
 
 def test_the_cost_aware_policy_loses_a_short_text_before_a_long_one_used_as_often() -> None:
     """Later blocks cost more, and no block goes before those behind it in its chain."""
-    manager = Manager(
-        BlockPool(9, eviction="cost"),
-        block_size=16,
-        key_space=make_space(16),
-        worth=Worth(1.0, 0.5),
-    )
+    pool, space = BlockPool(9, eviction="cost"), make_space(16)
+    manager = Manager(pool, block_size=16, key_space=space, worth=Worth(1.0, 0.5))
     compute(manager, A, range(80))
     manager.release(A, range(80))
     compute(manager, B, range(1000, 1032))
