@@ -290,6 +290,12 @@ class FakeDisk:
         done, self._done = self._done, []
         return done
 
+    def forget(self, content: BlockContent) -> None:
+        self.kept.pop(content, None)
+        stopped = [j for j in self._queue if j.content == content and j.kind == "write"]
+        self._queue = [j for j in self._queue if j not in stopped]
+        self._done += [FakeDiskJob(j.kind, j.content, j.slot, ok=False) for j in stopped]
+
     def clear(self) -> None:
         """Forget everything; writes under way are not done, reads fail."""
         self.kept.clear()

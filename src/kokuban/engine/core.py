@@ -5,6 +5,7 @@ Never: text. Stop strings, decoding and templates belong to `generation` and the
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +24,9 @@ from kokuban.scheduler.sessions import SessionKey
 
 FLUSH_S = 5.0
 """Seconds that the end of an engine may take to write KV to disk, twice at most."""
+
+FLUSH_PAUSE_S = 0.005
+"""Between two looks whether the disk takes more."""
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +183,10 @@ class EngineCore:
         """Send everything down that is worth it, as far as host memory and time reach."""
         end_s = self._clock.now() + FLUSH_S
         self._scheduler.cancel_all()
-        while self._scheduler.has_work and self._clock.now() < end_s:
-            self.step()
-            if self._stalled:
+        below = self._manager.below
+        while below is not None and (below.has_stores or below.has_spills):
+            if self._clock.now() > end_s:
                 return
+            self.step()
+            if self._stalled:  # The disk's queue is full.
+                time.sleep(FLUSH_PAUSE_S)

@@ -11,7 +11,7 @@ from kokuban.core.errors import ConfigError, StoreInUse
 from kokuban.kvcache.disk_store import DiskStore
 from kokuban.kvcache.disk_tier import DiskTier
 from kokuban.kvcache.events import EventLog
-from kokuban.kvcache.eviction import Worth
+from kokuban.kvcache.eviction import FLAT, Worth
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
@@ -81,7 +81,7 @@ def make_kv_memory(
     runtime: RuntimeConfig,
     disk_root: Path,
     model: str,
-    worth: Worth,
+    worth: Worth = FLAT,
     debug: bool = False,
 ) -> KvMemory:
     """Reserve the memory and open the disk.

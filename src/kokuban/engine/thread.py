@@ -260,7 +260,11 @@ class EngineThread:
     def _take(self, core: EngineCore, what: Submission | Call | RequestId) -> None:
         if isinstance(what, Call):
             if what.done.set_running_or_notify_cancel():
-                what.done.set_result(what.ask(core))
+                try:
+                    what.done.set_result(what.ask(core))
+                except Exception as error:
+                    logger.exception("a call to the engine failed")
+                    what.done.set_exception(error)
             return
         if not isinstance(what, Submission):
             core.cancel(what)

@@ -56,6 +56,11 @@ class Below:
         """Whether blocks are still to be copied down."""
         return self._tiers.num_to_store > 0
 
+    @property
+    def has_spills(self) -> bool:
+        """Whether blocks are still to be written to disk."""
+        return self._tiers.num_to_spill > 0
+
     def stats(self) -> tuple[TierStats, ...]:
         """What each tier has, from the top."""
         return self._tiers.stats()
@@ -106,9 +111,13 @@ class Below:
             keys[full] = chain.tail_key(token_ids, table.num_computed)
         for index in sorted(keys, reverse=True):
             for group, blocks in enumerate(table.groups):
-                block = blocks[index]
-                if block != NO_BLOCK and self._pool.num_holders(block) == 0:
-                    self._tiers.freed(block, BlockContent(group, keys[index]))
+                block, content = blocks[index], BlockContent(group, keys[index])
+                if block == NO_BLOCK or self._pool.num_holders(block) > 0:
+                    continue
+                # What was withdrawn meanwhile, or stands elsewhere under this name, stays here.
+                is_tail = index == full and self._pool.child(block) is not None
+                if is_tail or self._pool.lookup(content) == block:
+                    self._tiers.freed(block, content)
 
     def _wanted(
         self,

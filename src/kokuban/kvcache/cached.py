@@ -65,6 +65,18 @@ class CachedPrefix:
         """Blocks that are on disk only."""
         return self._count(ON_DISK)
 
+    def num_shared(self, pool: BlockPool) -> int:
+        """Whole blocks that somebody holds."""
+        return sum(
+            block >= 0 and pool.num_holders(block) > 0
+            for blocks in self.block_ids
+            for block in blocks
+        )
+
+    def num_lent(self, pool: BlockPool) -> int:
+        """Blocks to copy from that nobody holds."""
+        return sum(block >= 0 and pool.num_holders(block) == 0 for block in self.tail_sources)
+
     def without_tail(self) -> Self:
         """The whole blocks only."""
         return replace(

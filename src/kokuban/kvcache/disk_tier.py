@@ -99,6 +99,8 @@ class DiskTier:
         self._done: list[Done] = []
         self._in_hand: _Job | None = None
         self._clearing = False
+        self._forgotten: dict[BlockContent, None] = {}
+        """Still in the store, and to be taken out."""
         self._closing = False
         self._dropped = 0
         self._failed = 0
@@ -130,7 +132,8 @@ class DiskTier:
 
     def contains(self, content: BlockContent) -> bool:
         """Whether a read is likely to succeed. A write that is queued does not count."""
-        return not self._clearing and self._store.contains(content)
+        known = not self._clearing and content not in self._forgotten
+        return known and self._store.contains(content)
 
     def touch(self, content: BlockContent) -> bool:
         """Count a use: this block is now the last one to be evicted."""
@@ -162,6 +165,16 @@ class DiskTier:
         with self._changed:
             done, self._done = self._done, []
             return done
+
+    def forget(self, content: BlockContent) -> None:
+        """Forget a block; a write queued for it is cancelled. `contains` is false at once."""
+        with self._changed:
+            self._forgotten[content] = None
+            cancelled = deque(job for job in self._writes if job.content == content)
+            self._writes = deque(job for job in self._writes if job.content != content)
+            self._cancel(cancelled)
+            self._changed.notify()
+        self._wake()
 
     def clear(self) -> None:
         """Forget every block; queued writes are cancelled.
@@ -230,16 +243,20 @@ class DiskTier:
             self._wake()
 
     def _next(self) -> _Job | None:
-        """Wait for a job; None when there will be no more. Clears the store between jobs."""
+        """Wait for a job; None when there will be no more. Clears and forgets between jobs."""
         while True:
             with self._changed:
-                while not (self._reads or self._clearing or self._writes or self._closing):
+                while not (self._reads or self._is_forgetful or self._writes or self._closing):
                     self._changed.wait()
-                if self._reads or not self._clearing:
+                if self._reads or not self._is_forgetful:
                     queue = self._reads or self._writes
                     self._in_hand = queue.popleft() if queue else None
                     return self._in_hand
             self._clear()
+
+    @property
+    def _is_forgetful(self) -> bool:
+        return self._clearing or bool(self._forgotten)
 
     def _attempt(self, job: _Job) -> bool:
         start = self._clock()
@@ -259,12 +276,19 @@ class DiskTier:
         return ok
 
     def _clear(self) -> None:
+        with self._changed:
+            everything, some = self._clearing, tuple(self._forgotten)
         try:
-            self._store.clear()
+            if everything:
+                self._store.clear()
+            for content in some:
+                self._store.remove(content)
         except Exception:  # noqa: BLE001 - nor must this
             _LOG.exception("KV blocks on disk could not be forgotten")
         with self._changed:
-            self._clearing = False
+            self._clearing = self._clearing and not everything
+            for content in some:
+                self._forgotten.pop(content, None)
 
     def _cancel(self, jobs: "deque[_Job]") -> None:
         """The caller has the lock."""

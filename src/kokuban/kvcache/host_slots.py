@@ -88,6 +88,15 @@ class HostSlots:
             else:
                 self._evictable[slot] = None
 
+    def forget(self, content: BlockContent) -> None:
+        """Have a content found no more; a pinned slot is empty once nobody needs it."""
+        slot = self._slot_of.get(content)
+        if slot is not None:
+            self._forget(slot)
+            if self._num_pins[slot] == 0:
+                del self._evictable[slot]
+                self._empty.append(slot)
+
     def clear(self) -> int:
         """Forget all contents, those of pinned slots too; returns how many there were."""
         count = len(self._slot_of)

@@ -3,7 +3,7 @@
 Owns nothing: it finds the sequence's blocks by what they hold, wherever they have come to lie.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kokuban.core.request import BlockId
@@ -22,6 +22,9 @@ class Kept:
     tails: tuple[Child, ...] = ()
     """The last block of each group, where it is not full: the last of `contents`, seen from the
     block before it."""
+
+    num_public: int = 0
+    """Of `contents`, from the first on, those that all tenants share."""
 
 
 class Keeper:
@@ -58,14 +61,17 @@ class Keeper:
             for group in range(len(self._windows))
             if index >= first[group]
         ]
+        num_public = sum(index < chain.num_public for index in range(num_whole)) * len(first)
+        num_public = min(num_public, len(contents))
         if num_tail == 0:
-            return Kept(tuple(contents))
+            return Kept(tuple(contents), num_public=num_public)
         key, parent = chain.tail_key(token_ids, num_tokens), chain.parent(token_ids, num_whole)
         tail = tuple(token_ids[num_whole * self._block_size : num_tokens])
         groups = range(len(self._windows))
         return Kept(
             (*contents, *(BlockContent(group, key) for group in groups)),
             tuple(Child(BlockContent(group, parent), tail) for group in groups),
+            num_public,
         )
 
     def in_pool(self, kept: Kept) -> list[tuple[BlockId, BlockContent]]:
@@ -82,46 +88,42 @@ class Keeper:
                 found.append((run.block, content))
         return found
 
-    def protect(self, kept: Kept, most: int) -> list[BlockId]:
-        """Have these blocks handed out last; so many at most, from the first on.
+    def protect(self, block: BlockId) -> int:
+        """See `BlockPool.protect`."""
+        return self._pool.protect(block)
 
-        Returns:
-            The blocks that were not protected before.
-        """
-        blocks = [block for block, _ in self.in_pool(kept)[:most]]
-        fresh = [block for block in blocks if not self._pool.is_protected(block)]
-        for block in reversed(fresh):  # Last first, as everywhere.
-            self._pool.protect(block)
-        return fresh
+    def unprotect(self, block: BlockId, life: int) -> None:
+        """See `BlockPool.unprotect`."""
+        self._pool.unprotect(block, life)
 
-    def unprotect(self, blocks: Iterable[BlockId]) -> None:
-        """End `protect` for blocks that it returned; some may hold other contents by now."""
-        for block in blocks:
-            self._pool.unprotect(block)
+    def life(self, block: BlockId) -> int:
+        """See `BlockPool.life`."""
+        return self._pool.life(block)
 
-    def send_down(self, kept: Kept) -> int:
+    def send_down(self, kept: Kept, is_own: Callable[[BlockContent], bool]) -> None:
         """Copy down what is free of these blocks, and have them handed out first.
 
-        Returns:
-            How many blocks that frees for others.
+        Args:
+            is_own: whether nobody else is known to want a content; others stay where they are.
         """
         assert self._tiers is not None, "nothing below the pool"
-        free = list(self._free(kept))
+        free = self._free(kept)
         for block, content in free:
             self._tiers.freed(block, content)
-        self._pool.demote([block for block, _ in free])
-        return len(free)
+        self._pool.demote([block for block, content in free if is_own(content)])
 
-    def let_go(self, kept: Kept) -> int:
+    def let_go(self, kept: Kept, is_own: Callable[[BlockContent], bool]) -> None:
         """Have what is free of these blocks handed out first, without a copy."""
-        free = list(self._free(kept))
+        blocks = [block for block, content in self._free(kept) if is_own(content)]
         if self._tiers is not None:
-            self._tiers.forget_stores(block for block, _ in free)
-        self._pool.demote([block for block, _ in free])
-        return len(free)
+            self._tiers.forget_stores(blocks)
+        self._pool.demote(blocks)
 
-    def _free(self, kept: Kept) -> Iterator[tuple[BlockId, BlockContent]]:
+    def _free(self, kept: Kept) -> list[tuple[BlockId, BlockContent]]:
         """Last block first: the tail of a chain is to be lost before its head."""
-        for block, content in reversed(self.in_pool(kept)):
-            if self._pool.num_holders(block) == 0:
-                yield block, content
+        public = set(kept.contents[: kept.num_public])
+        return [
+            (block, content)
+            for block, content in reversed(self.in_pool(kept))
+            if self._pool.num_holders(block) == 0 and content not in public
+        ]

@@ -122,23 +122,16 @@ class Manager:
         return num_blocks_needed(num_tokens, self._windows, self._block_size, max_chunk=max_chunk)
 
     def num_held(self, request_id: RequestId) -> int:
-        """Blocks that the request holds, over all groups, shared ones included."""
+        """Blocks that the request holds, over all groups."""
         return self._tables[request_id].num_held
 
     def num_shared(self, cached: CachedPrefix) -> int:
-        """Blocks of a cached prefix that somebody holds already: they cost no free block."""
-        return sum(
-            self._pool.num_holders(block) > 0
-            for group in cached.block_ids
-            for block in group
-            if block >= 0
-        )
+        """Blocks of a cached prefix that somebody holds: they cost no free block."""
+        return cached.num_shared(self._pool)
 
     def num_lent(self, cached: CachedPrefix) -> int:
         """Free blocks that `begin` holds while it copies from them, beside those it keeps."""
-        return sum(
-            block >= 0 and self._pool.num_holders(block) == 0 for block in cached.tail_sources
-        )
+        return cached.num_lent(self._pool)
 
     @property
     def index_version(self) -> int:
@@ -226,8 +219,7 @@ class Manager:
                 if block >= 0:
                     self._pool.retain(block)
         sources = [block for block in cached.tail_sources if block >= 0]
-        for source in sources:
-            # Until all blocks are taken: whoever gets it afterwards is filled or writes later.
+        for source in sources:  # Until all are taken: who gets it afterwards writes later.
             self._pool.retain(source)
         restored = NOT_RESTORED
         if cached.num_below:
@@ -363,19 +355,27 @@ class Manager:
             table.num_behind[group] = needed
 
     def release(
-        self, request_id: RequestId, token_ids: Sequence[int] = (), *, down: bool = True
+        self,
+        request_id: RequestId,
+        token_ids: Sequence[int] = (),
+        *,
+        down: bool = True,
+        wrong_from: int | None = None,
     ) -> None:
         """Give back all blocks of a request, tail first, and forget its tables.
 
         Args:
             token_ids: the sequence: lets the prefix cache keep its last, partly filled block too.
-                Without it nothing of what the request has computed is found again: it may be wrong.
             down: whether lower tiers are to keep it.
+            wrong_from: what holds tokens from this one on may be wrong: nobody finds it again.
         """
         table = self._tables.pop(request_id)
-        if table.chain is not None and not token_ids:
-            self._publisher.withdraw(table)
-        elif table.chain is not None and self._partial_tails:
+        if table.chain is not None and wrong_from is not None:
+            first = wrong_from // self._block_size
+            contents = self._publisher.withdraw(table, table.chain, first)
+            if self._tiers is not None:
+                self._tiers.forget(contents)
+        elif table.chain is not None and token_ids and self._partial_tails:
             self._publisher.publish_tail(table, table.chain, token_ids)
         for blocks, behind in zip(table.groups, table.num_behind, strict=True):
             worths = self._worth.of(range(len(blocks) - 1, behind - 1, -1))

@@ -7,7 +7,8 @@ A free block keeps its content until it is handed out again ("free but cached").
 never eviction, and a pool that looks full of old content is as usable as an empty one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 
 from kokuban.core.config import Eviction
@@ -48,7 +49,8 @@ class BlockPool:
         self._log = log
         self._free = make_order(eviction)
         self._protected_free = make_order(eviction)
-        self._protected: set[BlockId] = set()
+        self._protected: Counter[BlockId] = Counter()
+        self._lives = [0] * num_blocks
         for block in map(BlockId, range(num_blocks)):
             self._free.add(block, 0.0)
 
@@ -106,7 +108,8 @@ class BlockPool:
             self._num_holders[block] = self._num_uses[block] = 1
             self._worths[block] = 0.0
             self._forget(block)
-            self._protected.discard(block)
+            self._protected.pop(block, None)
+            self._lives[block] += 1
             taken.append(block)
         return taken
 
@@ -166,9 +169,11 @@ class BlockPool:
             self._log.stored("pool", content.group, content.key, parent, token_ids, (block,))
         return True
 
-    def withdraw(self, block: BlockId) -> None:
-        """End `publish`: what the block holds is not what its content says."""
-        self._forget(block)
+    def withdraw(self, content: BlockContent) -> None:
+        """End `publish`, wherever this content lies: it may not be what its name says."""
+        block = self._index.find(content)
+        if block != NO_BLOCK:
+            self._forget(block)
 
     def publish_tail(self, block: BlockId, child: Child) -> None:
         """Let `longest_run` find this held block, which will not be filled further.
@@ -181,27 +186,49 @@ class BlockPool:
         if known is None or known.length < len(child.token_ids):
             self._index.add_child(block, child)
 
-    def is_protected(self, block: BlockId) -> bool:
-        """Whether `protect` holds."""
-        return block in self._protected
+    def life(self, block: BlockId) -> int:
+        """Counts how often a block was handed out: tells its contents apart."""
+        return self._lives[block]
 
     def demote(self, blocks: Sequence[BlockId]) -> None:
-        """Have these free blocks handed out before all others, in this order; ends `protect`."""
+        """Have these free blocks handed out before all others that hold something, in this order.
+
+        Protected ones stay where they are, and so do all while blocks are left that hold nothing.
+        """
+        first = next(iter(self._free), NO_BLOCK)
+        if first != NO_BLOCK and self._holds_nothing(first):
+            return
         for block in reversed(blocks):
             assert self._num_holders[block] == 0, f"block {block} is demoted but somebody holds it"
-            self._order_of(block).discard(block)
-            self._protected.discard(block)
-            self._free.add_first(block)
+            if block not in self._protected:
+                self._free.discard(block)
+                self._free.add_first(block)
 
-    def protect(self, block: BlockId) -> None:
-        """Hand out this block only when no other is free. It ends when that happens."""
-        if block not in self._protected:
-            self._move(block, lambda: self._protected.add(block))
+    def protect(self, block: BlockId) -> int:
+        """Hand out this block only when no other is free, until `unprotect` or until that happens.
 
-    def unprotect(self, block: BlockId) -> None:
-        """End `protect`; nothing happens if it has ended."""
-        if block in self._protected:
-            self._move(block, lambda: self._protected.discard(block))
+        Returns:
+            Its life, which `unprotect` asks for.
+        """
+        if block in self._protected or self._num_holders[block] > 0:
+            self._protected[block] += 1
+        else:
+            self._free.discard(block)
+            self._protected[block] = 1
+            self._protected_free.add(block, self._worths[block])
+        return self._lives[block]
+
+    def unprotect(self, block: BlockId, life: int) -> None:
+        """End one `protect`; nothing happens if the block was handed out since."""
+        if self._lives[block] != life or block not in self._protected:
+            return
+        self._protected[block] -= 1
+        if self._protected[block] > 0:
+            return
+        if self._num_holders[block] == 0:
+            self._protected_free.discard(block)
+            self._free.add(block, self._worths[block])
+        del self._protected[block]
 
     def forget_free(self) -> int:
         """Forget the content of every free block, so that only held ones can be found.
@@ -238,7 +265,8 @@ class BlockPool:
         free = list(self._iter_free())
         assert len(free) == len(set(free)) == self.num_free, "a block is free twice"
         assert unheld == set(free), "free order and numbers of holders disagree"
-        assert set(self._protected_free) == unheld & self._protected, "protected: order"
+        assert set(self._protected_free) == unheld & set(self._protected), "protected: order"
+        assert all(count > 0 for count in self._protected.values()), "protected by nobody"
         self._index.check()
 
     def _forget(self, block: BlockId) -> bool:
@@ -253,11 +281,5 @@ class BlockPool:
     def _order_of(self, block: BlockId) -> FreeOrder:
         return self._protected_free if block in self._protected else self._free
 
-    def _move(self, block: BlockId, change: Callable[[], None]) -> None:
-        """Change whether a block is protected, wherever it is."""
-        is_free = self._num_holders[block] == 0
-        if is_free:
-            self._order_of(block).discard(block)
-        change()
-        if is_free:
-            self._order_of(block).add(block, self._worths[block])
+    def _holds_nothing(self, block: BlockId) -> bool:
+        return self._index.content(block) is None and self._index.child(block) is None

@@ -107,6 +107,11 @@ class KeyChain:
         if self._public:
             self._public_root = self._parent = space.public_root(adapter)
 
+    @property
+    def num_public(self) -> int:
+        """Leading blocks, of those that have a key so far, that are shared with all tenants."""
+        return self._num_public
+
     def key(self, token_ids: Sequence[int], index: int) -> BlockKey:
         """Key of full block `index` of the sequence.
 
@@ -121,6 +126,10 @@ class KeyChain:
         """Keys of full blocks `first` up to `count`, as `key` gives them."""
         self._extend(token_ids, count)
         return self._keys[first:count]
+
+    def known_keys(self, first: int) -> list[BlockKey]:
+        """Keys of full blocks from `first` on, as far as they have been asked for."""
+        return self._keys[first:]
 
     def parent(self, token_ids: Sequence[int], index: int) -> BlockKey:
         """What block `index`, which need not be full, is named after.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kokuban.core.request import NO_BLOCK, BlockId
+from kokuban.core.request import BlockId
 from kokuban.kvcache.contents import BlockContent, Child
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain
@@ -46,12 +46,23 @@ class Publisher:
             if self._pool.may_be_written(blocks[index]):
                 self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
 
-    def withdraw(self, table: Table) -> None:
-        """Have nothing found any longer that this request computed itself."""
-        for blocks in table.groups:
-            for block in blocks[table.num_found : table.num_published]:
-                if block != NO_BLOCK:
-                    self._pool.withdraw(block)
+    def withdraw(self, table: Table, chain: KeyChain, first: int) -> list[BlockContent]:
+        """Have nothing found in the pool any longer that a request computed itself.
+
+        Args:
+            first: the first logical block that it computed, in this run or an earlier one.
+
+        Returns:
+            What may be elsewhere under the same names.
+        """
+        contents = [
+            BlockContent(group, key)
+            for key in chain.known_keys(first)
+            for group in range(len(table.groups))
+        ]
+        for content in contents:
+            self._pool.withdraw(content)
+        return contents
 
     def compare(self, hits: Sequence[Sequence[BlockId]], token_ids: Sequence[int]) -> None:
         """Assert that whole blocks of the pool hold the tokens that they were found for.

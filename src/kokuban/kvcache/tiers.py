@@ -194,6 +194,18 @@ class LowerTiers:
         for block in blocks:
             self._to_store.pop(block, None)
 
+    def forget(self, contents: Iterable[BlockContent]) -> None:
+        """Have these contents found no more, here or on disk: they may be wrong."""
+        wrong = set(contents)
+        self.forget_stores([b for b, content in self._to_store.items() if content in wrong])
+        for content in wrong:
+            self._to_spill.pop(content, None)
+            self._host.forget(content)
+            if (read := self._reads.get(content)) is not None:
+                read.forgotten = True
+            if self._disk is not None:
+                self._disk.forget(content)
+
     def before_reuse(self, blocks: Iterable[BlockId]) -> list[BlockMove]:
         """Copies of those that have just been handed out and were still to be copied down."""
         if not self._to_store:
@@ -206,10 +218,12 @@ class LowerTiers:
 
         The rest stays in the pool, where it is as good.
         """
-        count = min(most, len(self._to_store))
         if self._disk is not None:
-            count = min(count, self._disk.room - len(self._to_spill))
-        return self._store([self._to_store.popitem(last=False) for _ in range(max(0, count))])
+            most = min(most, self._disk.room - len(self._to_spill))
+        moves: list[BlockMove] = []
+        while self._to_store and len(moves) < most:
+            moves += self._store([self._to_store.popitem(last=False)])
+        return moves
 
     def hold(self, content: BlockContent) -> int:
         """The slot of a content that is IN_RAM, pinned until `committed` is told of its load."""

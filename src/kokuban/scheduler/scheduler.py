@@ -234,7 +234,7 @@ class Scheduler:
             self._manager.below.poll()
         self._pins.expire(now_s)
         draft = self._planner.plan(now_s)
-        self.sessions.tick(now_s, self._planner.num_spare_blocks)
+        self.sessions.tick(now_s, lambda: self._planner.num_spare_blocks)
         self._ended_rows += draft.preempted
         self._totals.preemptions += len(draft.preempted)
         moves = self._manager.take_moves(STORES_A_STEP if draft.chunks else STORES_WHEN_IDLE)
@@ -284,6 +284,7 @@ class Scheduler:
         """Assert every invariant, those of manager and pool too. Linear; between two steps."""
         self._manager.check()
         self._queue.check()
+        self.sessions.check()
         running = list(self._running)
         assert all(state.running for state in running), "a request in the running list waits"
         assert [s.rank for s in running] == sorted(s.rank for s in running), "running: order"
@@ -364,11 +365,17 @@ class Scheduler:
         else:
             self._running.remove(state)
             if not self._siblings.end(state, serves=keep_tail):
-                kept = state.token_ids if keep_tail else ()
-                self._manager.release(state.id, kept, down=self._prefixes.keeps(state))
+                self._release(state, is_right=keep_tail)
             self._ended_rows.append(state.id)
         if state.request.session:
             self.sessions.ended(state, keep=keep_tail)
+
+    def _release(self, state: RequestState, *, is_right: bool) -> None:
+        if is_right:
+            down = self._prefixes.keeps(state)
+            self._manager.release(state.id, state.token_ids, down=down)
+        else:
+            self._manager.release(state.id, wrong_from=state.own_from)
 
     def _pin(self, state: RequestState, now_s: float) -> None:
         """Keep what the request asked to keep of its prompt."""

@@ -1,5 +1,6 @@
 """How far one request is: its tokens, how many of them are computed, and what it cost."""
 
+import sys
 from collections.abc import Sequence
 
 from kokuban.core.request import FinishReason, Request, RequestId
@@ -72,6 +73,7 @@ class RequestState:
         self.restored = NOT_RESTORED
         """Those of them that came up from below the pool."""
 
+        self.own_from = sys.maxsize  # The first token that it computed itself, over all runs.
         self.found: tuple[int, CachedPrefix] | None = None
         """What the prefix cache had when it was asked last, and the version of its index then."""
 
@@ -86,8 +88,7 @@ class RequestState:
 
         self.num_preemptions = 0
         self.recomputed_tokens = 0
-        self._num_ever_computed = 0
-        self._num_scored = 0
+        self._num_ever_computed = self._num_scored = 0
         self._forked_scores: tuple[SampledToken, ...] = ()
         self._watch = Stopwatch(request.arrival_s)
 
@@ -133,6 +134,7 @@ class RequestState:
         self._watch.end_queue(now_s)
         self.running = True
         self.num_computed = num_cached
+        self.own_from = min(self.own_from, num_cached)
         self.found = None
         self.num_skips = 0
         if self.num_preemptions == 0:

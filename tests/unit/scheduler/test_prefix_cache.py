@@ -291,3 +291,31 @@ def test_nothing_that_a_failed_request_computed_is_found_again() -> None:
     assert usage is not None
     assert usage.cached_tokens == 20, "what another had computed"
     bench.assert_text_as_alone("next", 4)
+
+
+@pytest.mark.parametrize("windows", [(None,), (None, 20)])
+def test_what_a_failed_request_had_computed_is_nowhere_found_again(
+    windows: tuple[int | None, ...],
+) -> None:
+    """Not what its windows gave back, nor what another one took over and had copied down."""
+    bench = Bench(
+        60, prefix_cache=True, num_slots=60, windows=windows, token_budget=64, max_prefill_tokens=32
+    )
+    prompt = list(range(120))
+    bench.add(make_request("bad", prompt=prompt, max_tokens=20))
+    bench.step(6)
+    bench.add(make_request("heir", prompt=[*prompt[:100], 7, 8], max_tokens=2))
+    bench.step(1)
+    bench.runner.failures[RequestId("bad")] = "not finite"
+    bench.run()
+    del bench.runner.failures[RequestId("bad")]
+    bench.idle()
+    bench.add(make_request("big", 60 * 16 // len(windows) - 40, max_tokens=1))
+    bench.run()
+
+    bench.add(make_request("next", prompt=prompt, max_tokens=4))
+    bench.run()
+
+    usage = bench.last_event("next").usage
+    assert usage is not None
+    assert usage.cached_tokens == 0

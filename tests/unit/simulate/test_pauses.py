@@ -55,7 +55,9 @@ def test_a_paused_session_is_in_the_pool_when_its_tool_is_done() -> None:
     assert waits.replay.cached_ram_tokens > 1000
     assert paused.replay.cached_ram_tokens == 0
     assert sum(paused.places.values()) == sum(paused.resumed_from.values()) == 12
-    assert paused.places["below"] == paused.resumed_from["ram"] > 6
+    # The first one to pause found its blocks where they were: nobody had needed them.
+    assert paused.places["below"] == 12
+    assert paused.resumed_from == {"ram": 11, "pool": 1}
     assert paused.resumed_ttft_s.p50 < waits.resumed_ttft_s.p50
 
 
