@@ -83,7 +83,8 @@ def test_an_engine_that_sleeps_wakes_up_to_bring_a_session_back() -> None:
     assert 0.0 < stored_s < 1.0
     assert [type(move) for move in (*stores, *others)] == [BlockStore] * 58
     assert 0.0 < stored_s + 60.0 - LEAD_S - loaded_s < 0.01
-    assert [type(move) for move in loads] == [BlockLoad] * 29
+    # Three of its 29 blocks stayed: the second agent got as many that nobody had used yet.
+    assert [type(move) for move in loads] == [BlockLoad] * 26
 
 
 def test_tools_that_vary_are_learned_well_enough_to_lose_nothing() -> None:
