@@ -13,6 +13,8 @@ step that preempted admits nobody: the blocks belong to those that ran out.
 Owns nothing: it moves requests between the queue and the running list of its scheduler.
 """
 
+from collections.abc import Sequence
+
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.step import Admission, Chunk
 from kokuban.kvcache.cached import CachedPrefix
@@ -25,6 +27,10 @@ from kokuban.scheduler.queue import LOOKAHEAD, WaitingQueue
 from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.siblings import SiblingForks, fork_point
 from kokuban.scheduler.state import RequestState
+
+FRESH_LOOKS = 4
+"""Requests of a step that are looked up again although they did not fit: behind them the last look
+counts, since a look at a long prompt takes a millisecond."""
 
 
 class Planner:
@@ -101,24 +107,41 @@ class Planner:
         for state in self._queue.candidates():
             if draft.prefill_room == 0 or len(self._running) == self._config.max_running_requests:
                 return
-            found, needed = self._find_beginning(state, spare)
-            if found is not None and needed > spare:
-                before = self._manager.num_free
-                if self._siblings.release_ended():
-                    spare += self._manager.num_free - before
-                    found, needed = self._find_beginning(state, spare)
-            if found is None:
-                continue  # It waits for the disk or for a sibling; others may pass meanwhile.
-            # Alone it always fits: `Scheduler.add` has seen to that.
-            if needed <= spare or not len(self._running):
-                self._begin(draft, state, found, now_s)
-                spare -= needed + self._manager.num_groups
-                for other in passed:
-                    other.num_skips += 1
-            else:
+            if self._was_too_large(state, passed, spare):
                 passed.append(state)
+            else:
+                found, needed, spare = self._look(state, spare)
+                if found is None:
+                    continue  # It waits for the disk or for a sibling; others may pass meanwhile.
+                # Alone it always fits: `Scheduler.add` has seen to that.
+                if needed <= spare or not len(self._running):
+                    self._begin(draft, state, found, now_s)
+                    spare -= needed + self._manager.num_groups
+                    for other in passed:
+                        other.num_skips += 1
+                else:
+                    passed.append(state)
             if self._nobody_may_pass(passed):
                 return
+
+    def _was_too_large(
+        self, state: RequestState, passed: Sequence[RequestState], spare: int
+    ) -> bool:
+        """Whether the last look at a request behind several that do not fit is enough."""
+        return len(passed) >= FRESH_LOOKS and len(self._running) > 0 and state.needed > spare
+
+    def _look(
+        self, state: RequestState, spare: int
+    ) -> tuple[CachedPrefix | RequestState | None, int, int]:
+        """What a request can begin from, the blocks that it needs, and those that are spare."""
+        found, needed = self._find_beginning(state, spare)
+        if found is not None and needed > spare:
+            before = self._manager.num_free
+            if self._siblings.release_ended():
+                spare += self._manager.num_free - before
+                found, needed = self._find_beginning(state, spare)
+        state.needed = needed
+        return found, needed, spare
 
     def _nobody_may_pass(self, passed: list[RequestState]) -> bool:
         """Whether the requests that did not fit have been passed often enough.

@@ -77,6 +77,7 @@ class RequestState:
         self.found: tuple[int, CachedPrefix] | None = None
         """What the prefix cache had when it was asked last, and the version of its index then."""
 
+        self.needed = 0  # Blocks that it needed when it was looked at last; 0: not yet.
         self.fetch: Fetch | None = None
         """What it waits for, or has waited for, to come up from disk."""
 
@@ -87,8 +88,7 @@ class RequestState:
         """Times that another request was admitted before this one although it was behind it."""
 
         self.num_preemptions = 0
-        self.recomputed_tokens = 0
-        self._num_ever_computed = self._num_scored = 0
+        self.recomputed_tokens = self._num_ever_computed = self._num_scored = 0
         self._forked_scores: tuple[SampledToken, ...] = ()
         self._watch = Stopwatch(request.arrival_s)
 

@@ -319,3 +319,31 @@ def test_what_a_failed_request_had_computed_is_nowhere_found_again(
     usage = bench.last_event("next").usage
     assert usage is not None
     assert usage.cached_tokens == 0
+
+
+def test_of_many_that_wait_only_the_first_few_are_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look at a long prompt takes a millisecond, and decoding changes the index all the time."""
+    bench = Bench(20, prefix_cache=True, max_running=30)
+    bench.add(make_request("a", 33, max_tokens=200))
+    bench.step()
+    for index in range(12):
+        bench.add(make_request(f"w{index}", 300, max_tokens=1))
+    bench.step()
+    lookups: list[int] = []
+    original = Manager.find_cached_prefix
+
+    def counted(self: Manager, *args: Any, **options: Any) -> object:
+        lookups.append(len(bench.plans))
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(Manager, "find_cached_prefix", counted)
+    bench.step(32)
+
+    assert not any(plan.admitted for plan in bench.plans[1:])
+    # Two blocks of "a" became full meanwhile.
+    assert len(lookups) == 2 * 4
+    bench.run()
+    for index in range(12):
+        bench.assert_text_as_alone(f"w{index}", 1)
