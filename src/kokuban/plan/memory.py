@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kokuban.core.config import KvDtype
 from kokuban.core.errors import ConfigError
-from kokuban.kvcache.blocks import max_blocks_touched, num_blocks_for
+from kokuban.kvcache.blocks import num_blocks_needed
 from kokuban.program.program import KvSpec
 
 DEFAULT_SHARE = 0.1
@@ -70,13 +70,8 @@ def blocks_needed(kv: KvSpec, num_tokens: int, *, block_size: int, max_chunk: in
         max_chunk: most tokens that one step computes of it; a window group holds the chunk and the
             window - 1 tokens before it.
     """
-    whole = num_blocks_for(num_tokens, block_size)
-    return sum(
-        whole
-        if group.window is None
-        else min(whole, max_blocks_touched(group.window - 1 + max_chunk, block_size))
-        for group in kv.groups
-    )
+    windows = [group.window for group in kv.groups]
+    return num_blocks_needed(num_tokens, windows, block_size, max_chunk=max_chunk)
 
 
 def plan_kv(
