@@ -61,8 +61,8 @@ class Keeper:
             for group in range(len(self._windows))
             if index >= first[group]
         ]
-        num_public = sum(index < chain.num_public for index in range(num_whole)) * len(first)
-        num_public = min(num_public, len(contents))
+        last_public = min(chain.num_public, num_whole)
+        num_public = sum(max(0, last_public - needed) for needed in first)
         if num_tail == 0:
             return Kept(tuple(contents), num_public=num_public)
         key, parent = chain.tail_key(token_ids, num_tokens), chain.parent(token_ids, num_whole)
