@@ -9,18 +9,21 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kokuban.core.request import Request, RequestId
 from kokuban.core.session import SessionStatus
 from kokuban.core.step import StepPlan, TokenEvent
 from kokuban.engine.client import EngineStats
-from kokuban.kvcache.disk_tier import DiskTier
 from kokuban.kvcache.events import EventLog
 from kokuban.kvcache.manager import Manager
 from kokuban.observe.clock import Clock
 from kokuban.runner.executor import Executor
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.scheduler.sessions import SessionKey
+
+if TYPE_CHECKING:
+    from kokuban.kvcache.disk_tier import DiskTier
 
 FLUSH_S = 5.0
 """Seconds that the end of an engine may take to write KV to disk, twice at most."""
@@ -48,7 +51,7 @@ class EngineCore:
         executor: Executor,
         clock: Clock,
         log: EventLog | None = None,
-        disk: DiskTier | None = None,
+        disk: "DiskTier | None" = None,
         debug: bool = False,
     ) -> None:
         self._scheduler = scheduler

@@ -5,11 +5,10 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.errors import ConfigError, StoreInUse
-from kokuban.kvcache.disk_store import DiskStore
-from kokuban.kvcache.disk_tier import DiskTier
 from kokuban.kvcache.events import EventLog
 from kokuban.kvcache.eviction import FLAT, Worth
 from kokuban.kvcache.layout import KvLayout
@@ -21,6 +20,9 @@ from kokuban.kvcache.tiers import LowerTiers
 from kokuban.observe.machine import available_memory_bytes
 from kokuban.plan.memory import KvBudget, default_budget, plan_kv
 from kokuban.program.program import KvSpec
+
+if TYPE_CHECKING:
+    from kokuban.kvcache.disk_tier import DiskTier
 
 STAGING_BLOCKS = 64
 """Host memory that the disk tier gets to pass through when the operator gave it none."""
@@ -55,7 +57,7 @@ class KvMemory:
     storage: KvStorage
     host: KvStorage | None
     tiers: LowerTiers | None
-    disk: DiskTier | None
+    disk: "DiskTier | None"
     log: EventLog | None
     doorbell: Doorbell
 
@@ -147,8 +149,12 @@ def _open_disk(
     root: Path,
     model: str,
     doorbell: Doorbell,
-) -> DiskTier | None:
+) -> "DiskTier | None":
     """The store of this model, layout and numerics; None, with a warning, if another has it."""
+    # SQLite and all that: for those who have a disk tier.
+    from kokuban.kvcache.disk_store import DiskStore
+    from kokuban.kvcache.disk_tier import DiskTier
+
     try:
         store = DiskStore.open(
             root / key_space.root().hex()[:32],

@@ -66,7 +66,7 @@ class Forks:
             table.groups[group] = [NO_BLOCK] * behind + held
             for block in held:
                 self._pool.retain(block)
-        table.num_published = table.num_found = num_tokens // self._block_size
+        table.num_published = num_tokens // self._block_size
         table.num_computed = table.num_written = table.num_grown = num_tokens
         return table
 

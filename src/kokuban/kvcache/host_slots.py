@@ -73,6 +73,11 @@ class HostSlots:
             self._log.stored("ram", content.group, content.key, None, (), (slot,))
         return True
 
+    def touch(self, slot: int) -> None:
+        """Make a slot with a content the most recently used one, unless it is pinned."""
+        if slot in self._evictable:
+            self._evictable.move_to_end(slot)
+
     def pin(self, slot: int) -> None:
         """Keep a slot as it is until `unpin`, which must be called as often."""
         self._evictable.pop(slot, None)

@@ -227,7 +227,7 @@ class Manager:
             assert chain is not None, "a cached prefix without keys"
             loads, restored = self.below.load(table, chain, cached, token_ids)
             self._moves += loads
-        table.num_published = table.num_found = cached.num_tokens // self._block_size
+        table.num_published = cached.num_tokens // self._block_size
         table.num_written = table.num_grown = cached.num_tokens
         if sources:
             targets = self._allocate(len(sources))
@@ -372,7 +372,7 @@ class Manager:
         table = self._tables.pop(request_id)
         if table.chain is not None and wrong_from is not None:
             first = wrong_from // self._block_size
-            contents = self._publisher.withdraw(table, table.chain, first)
+            contents = self._publisher.withdraw(table.chain, first, self.num_groups)
             if self._tiers is not None:
                 self._tiers.forget(contents)
         elif table.chain is not None and token_ids and self._partial_tails:

@@ -46,7 +46,7 @@ class Publisher:
             if self._pool.may_be_written(blocks[index]):
                 self._pool.publish_tail(blocks[index], Child(BlockContent(group, parent), tail))
 
-    def withdraw(self, table: Table, chain: KeyChain, first: int) -> list[BlockContent]:
+    def withdraw(self, chain: KeyChain, first: int, num_groups: int) -> list[BlockContent]:
         """Have nothing found in the pool any longer that a request computed itself.
 
         Args:
@@ -58,7 +58,7 @@ class Publisher:
         contents = [
             BlockContent(group, key)
             for key in chain.known_keys(first)
-            for group in range(len(table.groups))
+            for group in range(num_groups)
         ]
         for content in contents:
             self._pool.withdraw(content)

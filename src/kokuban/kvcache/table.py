@@ -33,9 +33,6 @@ class Table:
         self.num_published = 0
         """Logical blocks that have been published."""
 
-        self.num_found = 0
-        """Logical blocks of them that others had computed."""
-
         self.num_computed = 0
         """Tokens that `advance` was told of."""
 

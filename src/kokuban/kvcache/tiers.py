@@ -148,11 +148,6 @@ class LowerTiers:
         """Blocks in host memory that are still to be written to disk."""
         return len(self._to_spill)
 
-    @property
-    def num_reading(self) -> int:
-        """Contents that the disk is asked for."""
-        return len(self._reads)
-
     def stats(self) -> tuple[TierStats, ...]:
         """Host memory, and the disk if there is one."""
         totals = self.totals
@@ -186,8 +181,7 @@ class LowerTiers:
         if slot is None:
             self._to_store.setdefault(block, content)
         else:
-            self._host.pin(slot)
-            self._host.unpin(slot)  # Now the most recently used.
+            self._host.touch(slot)
 
     def forget_stores(self, blocks: Iterable[BlockId]) -> None:
         """Do not copy down these blocks after all."""

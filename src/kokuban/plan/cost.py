@@ -127,23 +127,20 @@ class CostModel:
 
     def restore_s(self, num_bytes: int, tier: Tier) -> float:
         """Bring bytes of KV up into the pool: from host memory, or from disk through it."""
-        if num_bytes == 0:
-            return 0.0
-        copied_s = num_bytes / self._constants.copy_bytes_per_s
-        if tier == "ram":
-            return copied_s
-        read_s = num_bytes / self._constants.disk_read_bytes_per_s
-        return self._constants.disk_latency_s + read_s + copied_s
+        return self._move_s(num_bytes, tier, self._constants.disk_read_bytes_per_s)
 
     def store_s(self, num_bytes: int, tier: Tier) -> float:
         """Take bytes of KV down out of the pool: to host memory, or through it to disk."""
+        return self._move_s(num_bytes, tier, self._constants.disk_write_bytes_per_s)
+
+    def _move_s(self, num_bytes: int, tier: Tier, disk_bytes_per_s: float) -> float:
+        """Between pool and host memory, and for the disk between that and the disk too."""
         if num_bytes == 0:
             return 0.0
         copied_s = num_bytes / self._constants.copy_bytes_per_s
         if tier == "ram":
             return copied_s
-        written_s = num_bytes / self._constants.disk_write_bytes_per_s
-        return self._constants.disk_latency_s + written_s + copied_s
+        return self._constants.disk_latency_s + num_bytes / disk_bytes_per_s + copied_s
 
     def _marginal_s(self, chunk: ChunkShape) -> float:
         windows = {look.window for look in self._looks}

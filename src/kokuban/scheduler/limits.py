@@ -1,6 +1,7 @@
 """What a request may ask for, and how many may wait: checked before anything is queued."""
 
 import sys
+from collections.abc import Callable
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.errors import Overloaded, PromptTooLong, RequestError
@@ -36,7 +37,7 @@ class Limits:
         return room if wanted is None else min(wanted, room)
 
     def check_room(
-        self, num_new: int, running: int, waiting: int, pace: Pace, guess_s: float
+        self, num_new: int, running: int, waiting: int, pace: Pace, guess_s: Callable[[], float]
     ) -> None:
         """Refuse what would wait beyond the limit.
 
@@ -44,7 +45,8 @@ class Limits:
         engine takes a burst, however short its queue may be.
 
         Args:
-            guess_s: seconds that one more request takes, while `pace` has measured nothing.
+            guess_s: seconds that one more request takes, while `pace` has measured nothing; asked
+                only when there is no room.
 
         Raises:
             RequestError: more choices at once than could ever be there.
@@ -60,7 +62,7 @@ class Limits:
             )
         num_over = running + waiting + num_new - max_running - max_waiting
         if num_over > 0:
-            retry_after_s = pace.retry_after_s(num_over, guess_s)
+            retry_after_s = pace.retry_after_s(num_over, guess_s())
             raise Overloaded(
                 f"{running} requests run and {waiting} wait already; the limits are {max_running} "
                 f"and {max_waiting}; try again in {retry_after_s} s",

@@ -6,7 +6,7 @@ for what it is worth.
 
 from kokuban.kvcache.cached import CachedPrefix
 from kokuban.kvcache.manager import Manager
-from kokuban.scheduler.prices import Prices
+from kokuban.scheduler.prices import Prices, move_s
 from kokuban.scheduler.state import RequestState
 
 
@@ -49,14 +49,13 @@ class Prefixes:
         recompute_s = self._prices.recompute_s(0, state.num_computed)
         if self._manager.below is None:
             return recompute_s
-        num_blocks = self._manager.num_held(state.id)
-        moved_s = self._prices.store_s(num_blocks) + self._prices.restore_s(num_blocks)
-        return min(recompute_s, moved_s)
+        return min(recompute_s, move_s(self._prices, self._manager.num_held(state.id)))
 
     def keeps(self, state: RequestState) -> bool:
         """Whether what a request has computed is worth copying down when it leaves the pool."""
-        num_blocks = self._manager.num_held(state.id)
-        moved_s = self._prices.store_s(num_blocks) + self._prices.restore_s(num_blocks)
+        if self._manager.below is None:
+            return False
+        moved_s = move_s(self._prices, self._manager.num_held(state.id))
         return moved_s < self._prices.recompute_s(0, state.num_computed)
 
     def _look_up(self, state: RequestState) -> CachedPrefix:

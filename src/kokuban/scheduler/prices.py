@@ -61,6 +61,11 @@ class ModelPrices:
         return self._model.store_s(num_blocks * self._block_bytes, "ram")
 
 
+def move_s(prices: Prices, num_blocks: int) -> float:
+    """Copying blocks down to host memory, and up again when they are wanted."""
+    return prices.store_s(num_blocks) + prices.restore_s(num_blocks)
+
+
 def block_worth(prices: Prices, block_size: int) -> Worth:
     """What a block costs to compute again, drawn through two of them."""
     far = 64

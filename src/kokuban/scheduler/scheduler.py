@@ -295,10 +295,11 @@ class Scheduler:
         self._siblings.check()
 
     def _check_room(self, requests: Sequence[Request]) -> None:
-        guess_s = 0.0
-        if self._prices is not None:
-            num_tokens = max(len(request.prompt_token_ids) for request in requests)
-            guess_s = self._prices.recompute_s(0, num_tokens)
+        def guess_s() -> float:
+            if self._prices is None:
+                return 0.0
+            return self._prices.recompute_s(0, max(len(r.prompt_token_ids) for r in requests))
+
         num_running, num_waiting = len(self._running), len(self._queue)
         self._limits.check_room(len(requests), num_running, num_waiting, self._pace, guess_s)
 

@@ -27,7 +27,7 @@ from kokuban.kvcache.prefix import KeyChain
 from kokuban.kvcache.tiers import Fetch
 from kokuban.scheduler.durations import Durations
 from kokuban.scheduler.pins import Pins
-from kokuban.scheduler.prices import Prices
+from kokuban.scheduler.prices import Prices, move_s
 from kokuban.scheduler.state import RequestState
 
 MAX_SESSIONS = 4096
@@ -277,12 +277,9 @@ class Sessions:
         manager = self._manager
         share = num_blocks / manager.num_blocks
         scarcity = 1.0 - max(0, manager.num_free_unpinned - num_blocks) / manager.num_blocks
-        move_s = None
-        if manager.below is not None:
-            move_s = self._prices.store_s(num_blocks) + self._prices.restore_s(num_blocks)
         return PausePrices(
             stay_s=session.expected_s * share * scarcity,
-            move_s=move_s,
+            move_s=None if manager.below is None else move_s(self._prices, num_blocks),
             recompute_s=self._prices.recompute_s(0, session.num_tokens),
         )
 
