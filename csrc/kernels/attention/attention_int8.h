@@ -76,11 +76,11 @@ KOKUBAN_INLINE void dot_int8(const int16_t* const* q, const int8_t* const* k, co
             const I32 even = i_even_bytes(i_load(fours));
             for (int row = 0; row < kCount; ++row)
                 sums[row][tile] = i_dot_pairs(set_pair(rows[row] + d), even, sums[row][tile]);
-            forget_memory();
-            const I32 odd = i_odd_bytes(i_load(fours));
+            const I32 odd = i_odd_bytes(i_load(anew(fours)));
             for (int row = 0; row < kCount; ++row)
                 sums[row][tile] = i_dot_pairs(set_pair(rows[row] + d + 2), odd, sums[row][tile]);
-            forget_memory();
+            if constexpr (kTiles > 1)
+                for (int row = 0; row < kCount; ++row) rows[row] = anew(rows[row]);
         }
     }
     for (int row = 0; row < kCount; ++row)
@@ -145,7 +145,7 @@ KOKUBAN_INLINE void weigh_int8_block(const int16_t* weights, const int8_t* const
                 }
                 for (int row = 0; row < kCount; ++row)
                     all[row][i] = i_dot_pairs(set_pair(weights + row * kSplit + key), pairs, all[row][i]);
-                if constexpr (kVectors > 1) forget_memory();
+                if constexpr (kVectors > 1) weights = anew(weights);
             }
         }
     }

@@ -74,9 +74,13 @@ KOKUBAN_INLINE F32 load_first(const typename Dtype::Element* p, int n) {
 // queue of misses, and what is needed now would wait behind them.
 KOKUBAN_INLINE void ask(const void* tile, int64_t byte) { __builtin_prefetch(static_cast<const char*>(tile) + byte, 0, 2); }
 
-// What lies in memory is loaded again after this, and not kept in a register that a sum needs: with sixteen
-// registers, sums that are spilled wait for their own stores.
-KOKUBAN_INLINE void forget_memory() { asm volatile("" ::: "memory"); }
+// The same pointer, of which the compiler knows nothing: what was loaded through it is loaded again, and not
+// kept in a register that a sum needs. With sixteen registers, sums that are spilled wait for their own stores.
+template <typename T>
+KOKUBAN_INLINE T* anew(T* p) {
+    asm("" : "+r"(p));
+    return p;
+}
 
 KOKUBAN_INLINE int64_t padded(int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
 
@@ -215,12 +219,12 @@ KOKUBAN_INLINE void dot_block(const float* const* q, const typename Dtype::Eleme
                 const F32 first = f_bf16_first(i_load(pairs));
                 for (int row = 0; row < kCount; ++row)
                     sums[row][tile] = f_fma(f_set1(rows[row][d]), first, sums[row][tile]);
-                forget_memory();
-                const F32 second = f_bf16_second(i_load(pairs));
+                const F32 second = f_bf16_second(i_load(anew(pairs)));
                 for (int row = 0; row < kCount; ++row)
                     sums[row][tile] = f_fma(f_set1(rows[row][d + 1]), second, sums[row][tile]);
             }
-            if constexpr (kTiles > 1) forget_memory();
+            if constexpr (kTiles > 1)
+                for (int row = 0; row < kCount; ++row) rows[row] = anew(rows[row]);
         }
     }
     for (int row = 0; row < kCount; ++row)
@@ -341,7 +345,7 @@ KOKUBAN_INLINE void weigh_block(const float* p, const typename Dtype::Element* c
                                     : Dtype::load(values + i * Dtype::panel_stride);
                 for (int row = 0; row < kCount; ++row)
                     sums[row][i] = f_fma(f_set1(p[row * kSplit + key]), x, sums[row][i]);
-                if constexpr (kVectors > 1) forget_memory();
+                if constexpr (kVectors > 1) p = anew(p);
             }
         }
     }
