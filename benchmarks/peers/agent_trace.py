@@ -1,7 +1,7 @@
 """How long does an agent's conversation take, with `kokuban serve` and with llama.cpp's server?
 
-Run:    python benchmarks/peers/agent_trace.py MODEL.gguf --llama-bin DIR [--rounds 5]
-        DIR holds `llama-server`; `docs/peers.md` says how it is built.
+Run:    python benchmarks/peers/agent_trace.py MODEL.gguf --peers DIR [--rounds 5]
+        `docs/peers.md` says how llama.cpp's server is built, and where in DIR it is looked for.
 Reads:  the time of the whole conversation and of its first turn, and the ratios, Kokuban over
         llama.cpp: below 1 Kokuban is faster. `prompt tokens computed` is what the receipts say.
 
@@ -22,10 +22,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import httpx
-from servers import Server, kokuban, llama_cpp, running
+from servers import Server, add_options, kinds_of, running
 from worker import FIRST_ID, NUM_IDS
 
 HTTP_TIMEOUT_S = 600
@@ -122,21 +121,14 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", type=Path, help="a GGUF file")
-    parser.add_argument("--llama-bin", type=Path, help="where llama-server is")
+    add_options(parser)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2, help="of each server")
-    parser.add_argument("--json", type=Path, help="write all figures to this file too")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_args()
-    kinds = [kokuban(args.model, args.threads)]
-    if args.llama_bin is not None:
-        kinds.append(
-            llama_cpp(args.llama_bin, args.model, args.threads, slots=1, tokens_each=CONTEXT)
-        )
+    kinds, missing = kinds_of(args, slots=1, tokens_each=CONTEXT)
     with ExitStack() as stack:
         servers = [stack.enter_context(running(kind)) for kind in kinds]
         trips: dict[str, list[Trip]] = {server.kind.name: [] for server in servers}
@@ -145,8 +137,8 @@ def main() -> None:
                 print(f"round {round_}: {server.kind.name}", file=sys.stderr, flush=True)
                 trips[server.kind.name].append(converse(server, Conversation.random(round_)))
         print("\n".join(report(servers, trips)))
-        if args.llama_bin is None:
-            print("- llama.cpp: MISSING, not measured: --llama-bin not given")
+        for name, reason in missing.items():
+            print(f"- {name}: MISSING, {reason}")
     if args.json is not None:
         document = {name: [asdict(trip) for trip in found] for name, found in trips.items()}
         args.json.write_text(json.dumps(document, indent=2) + "\n")

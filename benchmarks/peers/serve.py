@@ -1,7 +1,7 @@
 """How do `kokuban serve` and llama.cpp's server fare under the same arrivals?
 
-Run:    python benchmarks/peers/serve.py MODEL.gguf --llama-bin DIR [--requests 100] [--rounds 3]
-        DIR holds `llama-server`; `docs/peers.md` says how it is built.
+Run:    python benchmarks/peers/serve.py MODEL.gguf --peers DIR [--requests 100] [--rounds 3]
+        `docs/peers.md` says how llama.cpp's server is built, and where in DIR it is looked for.
 Reads:  output tokens a second and the percentiles of TTFT and ITL of both, and their ratios, from
         Kokuban's side: more throughput is above 1, less waiting is below 1.
 
@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from servers import Server, kokuban, llama_cpp, running
+from servers import Server, add_options, kinds_of, running
 
 CLIENTS, LOAD = 64, 0.7
 PROMPT, ANSWER = "128:1024", "16:256"
@@ -60,7 +60,7 @@ def saturation(run: dict[str, Any]) -> float:
     """Requests a second between the first and the last quarter of the ends: fully loaded."""
     ends = sorted(each["end_s"] for each in run["requests"] if each["error"] is None)
     begin, end = len(ends) // 4, 3 * len(ends) // 4
-    return (end - begin) / (ends[end] - ends[begin])
+    return float((end - begin) / (ends[end] - ends[begin]))
 
 
 def value(run: dict[str, Any], figure: str) -> float:
@@ -112,25 +112,16 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", type=Path, help="a GGUF file")
-    parser.add_argument("--llama-bin", type=Path, help="where llama-server is")
+    add_options(parser)
     parser.add_argument("--requests", type=int, default=100, help="of each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=0, help="arrivals a second; 0: found out")
-    parser.add_argument("--threads", type=int, default=2, help="of each server")
-    parser.add_argument("--json", type=Path, help="write all figures to this file too")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_args()
-    kinds = [kokuban(args.model, args.threads)]
-    if args.llama_bin is not None:
-        kinds.append(
-            llama_cpp(
-                args.llama_bin, args.model, args.threads, slots=CLIENTS, tokens_each=TOKENS_EACH
-            )
-        )
+    kinds, missing = kinds_of(args, slots=CLIENTS, tokens_each=TOKENS_EACH)
     with ExitStack() as stack:
         servers = [stack.enter_context(running(kind)) for kind in kinds]
         full = saturation(load(servers[0], float("inf"), args.requests, seed=1_000))
@@ -140,8 +131,8 @@ def main() -> None:
             for server in servers if round_ % 2 == 0 else reversed(servers):
                 runs[server.kind.name].append(load(server, rate, args.requests, seed=round_))
         print("\n".join(report(servers, runs, rate, full)))
-        if args.llama_bin is None:
-            print("- llama.cpp: MISSING, not measured: --llama-bin not given")
+        for name, reason in missing.items():
+            print(f"- {name}: MISSING, {reason}")
     if args.json is not None:
         args.json.write_text(json.dumps({"rate": rate, "saturation": full, "runs": runs}) + "\n")
 

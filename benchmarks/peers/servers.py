@@ -1,5 +1,6 @@
 """Servers under test: each is a process of its own, asked over HTTP."""
 
+import argparse
 import socket
 import subprocess
 import sys
@@ -59,6 +60,29 @@ def llama_cpp(
         "-b", "2048", "-ub", "512", "--no-ui",
     )  # fmt: skip
     return ServerKind(name="llama.cpp", command=command, ready_path="/health")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every benchmark of servers asks for."""
+    parser.add_argument("model", type=Path, help="a GGUF file")
+    parser.add_argument("--peers", type=Path, help="where the peers are, as docs/peers.md says")
+    parser.add_argument("--llama-bin", type=Path, help="where llama-server is; default: in --peers")
+    parser.add_argument("--threads", type=int, default=2, help="of each server")
+    parser.add_argument("--json", type=Path, help="write all figures to this file too")
+
+
+def kinds_of(
+    args: argparse.Namespace, *, slots: int, tokens_each: int
+) -> tuple[list[ServerKind], dict[str, str]]:
+    """The servers that can run, ours first; and of the other, by name, why not."""
+    kinds = [kokuban(args.model, args.threads)]
+    directory = args.llama_bin or (args.peers and args.peers / "llama-bin")
+    if directory is None:
+        return kinds, {"llama.cpp": "not measured: neither --peers nor --llama-bin was given"}
+    if not (directory / "llama-server").exists():
+        return kinds, {"llama.cpp": f"not measured: {directory} has no llama-server"}
+    peer = llama_cpp(directory, args.model, args.threads, slots=slots, tokens_each=tokens_each)
+    return [*kinds, peer], {}
 
 
 @contextmanager
