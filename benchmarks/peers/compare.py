@@ -27,7 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from engines import HERE, OURS, Engine, EngineFailed, Idle, Peers, Worker, engines
+from engines import HERE, OURS, Engine, EngineFailed, Peers, Watch, Worker, engines
 from rows import DEFAULT_ROWS, Line, Row, RowFound, is_ours, parse_rows
 from worker import Case
 
@@ -36,7 +36,7 @@ from kokuban.observe.machine import cpu_name
 FLAGS = ("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
 WARM_UP = Case(batch=2, prompt=64, new=4, seed=0)
 LEAST_ROUNDS = 3
-IDLE_LIMIT = 0.02
+IDLE_LIMIT, STRANGERS_LIMIT = 0.02, 0.1
 
 
 def tell(text: str) -> None:
@@ -58,7 +58,7 @@ class Comparison:
                 self._lose(engine.name, error)
             else:
                 self.workers.append(worker)
-        self.idle = Idle(self.workers)
+        self.watch = Watch(self.workers)
 
     def run(self, row: Row, *, rounds: int, keep: float, seconds: float) -> RowFound:
         """A round that scouts, and then those that count, with the engines that are worth it.
@@ -91,7 +91,7 @@ class Comparison:
             if chosen is not None and worker.name not in chosen:
                 continue
             try:
-                yield worker.name, row.speed(self.idle.watch(worker, row.case(number)))
+                yield worker.name, row.speed(self.watch.run(worker, row.case(number)))
             except (EngineFailed, BrokenPipeError) as error:
                 self.workers.remove(worker)
                 self._lose(worker.name, error)
@@ -107,11 +107,11 @@ def machine() -> dict[str, Any]:
     """What the figures depend on."""
     flags = set(Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
     return {
-        "cpu": cpu_name(),
-        "cpus": os.cpu_count(),
-        "flags": [flag for flag in FLAGS if flag in flags],
+        "CPU": cpu_name(),
+        "CPUs": os.cpu_count(),
+        "flags": " ".join(flag for flag in FLAGS if flag in flags),
         "system": platform.platform(),
-        "load before": os.getloadavg()[0],
+        "load before": f"{os.getloadavg()[0]:.2f}",
     }
 
 
@@ -149,15 +149,24 @@ def table(lines: Sequence[Line]) -> Iterator[str]:
         previous = line.row
 
 
-def report(comparison: Comparison, facts: dict[str, Any], lines: Sequence[Line]) -> Iterator[str]:
+def report(
+    comparison: Comparison, facts: dict[str, Any], rows: Sequence[RowFound]
+) -> Iterator[str]:
     """What is printed at the end."""
-    yield f"{facts['model']}, {facts['threads']} threads, {facts['machine']}"
+    machine_facts = ", ".join(f"{key} {value}" for key, value in facts["machine"].items())
+    yield f"{facts['model']}, {facts['threads']} threads each; {machine_facts}"
     yield f"Kokuban {facts['commit']}; command: {facts['command']}\n"
-    yield from table(lines)
+    yield from table([line for row in rows for line in row.lines()])
+    for row in rows:
+        for name, speed in row.alone().items():
+            yield f"{row.row.name}: {name} {speed:,.1f} tok/s; no peer ran it"
     yield "\n\\* the best peer of its row. Medians; the ratio is Kokuban over the peer.\n"
+    strangers = comparison.watch.strangers
+    warning = "  NOT QUIET: do not trust the ratios" if strangers > STRANGERS_LIMIT else ""
+    yield f"Other programs kept {strangers:.2f} CPUs busy meanwhile.{warning}\n"
     for worker in comparison.workers:
         settings = ", ".join(f"{key} {value}" for key, value in worker.facts.items())
-        share = comparison.idle.shares.get(worker.name, 0.0)
+        share = comparison.watch.idle.get(worker.name, 0.0)
         warning = "  SPINS: it disturbs the others" if share > IDLE_LIMIT else ""
         yield (
             f"- {worker.name}: {settings}; loaded in {worker.load_s:.1f} s; "
@@ -215,7 +224,10 @@ def parse_args() -> argparse.Namespace:
         "--row-seconds", type=float, default=0, help="then a row ends, if 3 rounds are done; 0: no"
     )
     parser.add_argument("--json", type=Path, help="write all figures to this file too")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error(f"--rounds {args.rounds} is below 1")
+    return args
 
 
 def main() -> None:
@@ -235,14 +247,14 @@ def main() -> None:
             comparison.run(row, rounds=args.rounds, keep=args.keep, seconds=args.row_seconds)
             for row in args.rows
         ]
-        lines = [line for row in rows for line in row.lines()]
-        print("\n".join(report(comparison, facts, lines)))
+        print("\n".join(report(comparison, facts, rows)))
         if args.json is not None:
             document = facts | {
                 "rows": [asdict(row) for row in rows],
-                "lines": [asdict(line) for line in lines],
+                "lines": [asdict(line) for row in rows for line in row.lines()],
                 "engines": {worker.name: worker.facts for worker in comparison.workers},
-                "idle": comparison.idle.shares,
+                "idle": comparison.watch.idle,
+                "strangers": comparison.watch.strangers,
                 "missing": comparison.missing,
             }
             args.json.write_text(json.dumps(document, indent=2) + "\n")

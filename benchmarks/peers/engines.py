@@ -15,6 +15,7 @@ from worker import Case, Times
 
 HERE = Path(__file__).resolve().parent
 TICKS_S = os.sysconf("SC_CLK_TCK")
+SETTLE_S = 0.2
 OURS = "kokuban"
 
 
@@ -174,22 +175,43 @@ class Worker:
         raise EngineFailed(f"ended with status {self._process.returncode}: {tail}")
 
 
-class Idle:
-    """Whether the engines whose turn it is not sleep: the most of a CPU that each has taken."""
+class Watch:
+    """What else took CPUs while an engine ran: the others, whose turn it was not, and strangers."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
-        self.shares: dict[str, float] = {}
+        self.idle: dict[str, float] = {}
+        """By engine: the most of a CPU that it took while another one ran."""
 
-    def watch(self, busy: Worker, case: Case) -> Times:
-        """Run a case on one of them, and see what the others do meanwhile."""
-        others = [worker for worker in self._workers if worker is not busy]
-        before = [worker.cpu_s() for worker in others]
-        begin = time.perf_counter()
+        self._seconds = self._strangers_s = 0.0
+
+    @property
+    def strangers(self) -> float:
+        """CPUs that other programs kept busy meanwhile, on average: 0 on a quiet machine."""
+        return self._strangers_s / self._seconds if self._seconds else 0.0
+
+    def run(self, busy: Worker, case: Case) -> Times:
+        """Run a case on one of them, when the one before has put down its work."""
+        time.sleep(SETTLE_S)
+        before, all_before, begin = self._taken(), busy_cpu_s(), time.perf_counter()
         times = busy.run(case)
         seconds = time.perf_counter() - begin
-        if seconds > 0.5:  # The clock of /proc ticks a hundred times a second.
-            for worker, cpu_s in zip(others, before, strict=True):
-                share = (worker.cpu_s() - cpu_s) / seconds
-                self.shares[worker.name] = max(share, self.shares.get(worker.name, 0.0))
+        taken = {name: after_s - before[name] for name, after_s in self._taken().items()}
+        self._seconds += seconds
+        self._strangers_s += max(0.0, busy_cpu_s() - all_before - sum(taken.values()))
+        if seconds > 50 / TICKS_S:  # Shorter ones are only a few ticks of the clock.
+            for name, cpu_s in taken.items():
+                if name != busy.name:
+                    self.idle[name] = max(cpu_s / seconds, self.idle.get(name, 0.0))
         return times
+
+    def _taken(self) -> dict[str, float]:
+        return {worker.name: worker.cpu_s() for worker in self._workers}
+
+
+def busy_cpu_s() -> float:
+    """Processor time that the whole machine has spent on anything but waiting."""
+    user, nice, system, _idle, _iowait, irq, softirq = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    )
+    return (user + nice + system + irq + softirq) / TICKS_S

@@ -106,6 +106,13 @@ class RowFound:
         peers = [name for name in self.rounds[0] if not is_ours(name)]
         return sorted((self._line(peer) for peer in peers), key=lambda line: -line.speed)
 
+    def alone(self) -> dict[str, float]:
+        """Our own speeds, by engine, where no peer ran this row; else nothing."""
+        if any(not is_ours(name) for name in self.rounds[0]):
+            return {}
+        counted = self.rounds[1:]
+        return {name: statistics.median(each[name] for each in counted) for name in counted[0]}
+
     def _line(self, peer: str) -> Line:
         counted = [speeds for speeds in self.rounds[1:] if peer in speeds]
         rounds = counted or self.rounds[:1]
