@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -49,6 +50,7 @@ class Comparison:
     def __init__(self, found: Sequence[Engine], missing: dict[str, str]) -> None:
         self.missing = missing
         self.workers: list[Worker] = []
+        self.rows: list[RowFound] = []
         for engine in found:
             tell(f"loading {engine.name}: {shlex.join(engine.command)}")
             try:
@@ -60,7 +62,7 @@ class Comparison:
                 self.workers.append(worker)
         self.watch = Watch(self.workers)
 
-    def run(self, row: Row, *, rounds: int, keep: float, seconds: float) -> RowFound:
+    def run(self, row: Row, *, rounds: int, keep: float, seconds: float) -> None:
         """A round that scouts, and then those that count, with the engines that are worth it.
 
         Args:
@@ -68,6 +70,7 @@ class Comparison:
             seconds: once they have passed, no further round begins after the third.
         """
         found = RowFound(row)
+        self.rows.append(found)
         begin = time.perf_counter()
         for number in range(rounds + 1):
             if number > LEAST_ROUNDS and seconds and time.perf_counter() - begin > seconds:
@@ -75,7 +78,6 @@ class Comparison:
             chosen = found.keep(keep) if number == 1 else set(found.rounds[-1]) if number else None
             tell(f"{row.name}: round {number} of {rounds}")
             found.rounds.append(dict(self._round(row, number, chosen)))
-        return found
 
     def close(self) -> None:
         """End all processes."""
@@ -242,24 +244,41 @@ def main() -> None:
         "command": shlex.join(["python", *sys.argv]),
     }
     comparison = Comparison([each for each in found if each.name not in args.without], missing)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     try:
-        rows = [
+        for row in args.rows:
             comparison.run(row, rounds=args.rounds, keep=args.keep, seconds=args.row_seconds)
-            for row in args.rows
-        ]
-        print("\n".join(report(comparison, facts, rows)))
-        if args.json is not None:
-            document = facts | {
-                "rows": [asdict(row) for row in rows],
-                "lines": [asdict(line) for row in rows for line in row.lines()],
-                "engines": {worker.name: worker.facts for worker in comparison.workers},
-                "idle": comparison.watch.idle,
-                "strangers": comparison.watch.strangers,
-                "missing": comparison.missing,
-            }
-            args.json.write_text(json.dumps(document, indent=2) + "\n")
+    except KeyboardInterrupt:
+        tell("stopped: what has been measured until now follows")
     finally:
         comparison.close()
+    rows = [row for row in comparison.rows if row.rounds]
+    print("\n".join(report(comparison, facts, rows)))
+    if args.json is not None:
+        write_json(args.json, comparison, facts, rows)
+
+
+def stop(*_: object) -> None:
+    """Answer the first signal, and no other: what has been measured is to be told."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def write_json(
+    file: Path, comparison: Comparison, facts: dict[str, Any], rows: Sequence[RowFound]
+) -> None:
+    """All rounds, and what was made of them."""
+    document = facts | {
+        "rows": [asdict(row) for row in rows],
+        "lines": [asdict(line) for row in rows for line in row.lines()],
+        "engines": {worker.name: worker.facts for worker in comparison.workers},
+        "idle": comparison.watch.idle,
+        "strangers": comparison.watch.strangers,
+        "missing": comparison.missing,
+    }
+    file.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

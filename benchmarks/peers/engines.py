@@ -1,5 +1,6 @@
 """Which engines there are, how each is started, and the process that holds it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -156,11 +157,15 @@ class Worker:
         return (int(fields[11]) + int(fields[12])) / TICKS_S
 
     def close(self) -> None:
-        """End the process, and wait for it."""
-        if not self._in.closed:
+        """End the process, in the middle of its work if it must be, and wait for it."""
+        with contextlib.suppress(BrokenPipeError):
             self._in.close()
         self._out.close()
-        self._process.wait()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            self._process.wait()
         self._errors.close()
 
     def _answer(self) -> dict[str, Any]:

@@ -110,8 +110,8 @@ class RowFound:
         """Our own speeds, by engine, where no peer ran this row; else nothing."""
         if any(not is_ours(name) for name in self.rounds[0]):
             return {}
-        counted = self.rounds[1:]
-        return {name: statistics.median(each[name] for each in counted) for name in counted[0]}
+        rounds = self.rounds[1:] or self.rounds
+        return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
 
     def _line(self, peer: str) -> Line:
         counted = [speeds for speeds in self.rounds[1:] if peer in speeds]
