@@ -87,10 +87,16 @@ def throughput(
     kv_memory: options.KvMemory = None,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    step_target_ms: options.StepTargetMs = None,
 ) -> None:
     """Queue many requests at once and count tokens a second."""
     engine_options = EngineOptions(
-        model=model, kv_dtype=kv_dtype, kv_memory=kv_memory, threads=threads, quantize=quantize
+        model=model,
+        kv_dtype=kv_dtype,
+        kv_memory=kv_memory,
+        threads=threads,
+        quantize=quantize,
+        step_target_ms=step_target_ms,
     )
     with open_engine(engine_options) as engine:
         asyncio.run(_round(engine, 1, prompt_tokens, output_tokens, SEED))

@@ -62,6 +62,10 @@ EvictionPolicy = Annotated[
     str,
     typer.Option(help="Cached KV to be lost first: lru (unused longest) or cost (cheapest)."),
 ]
+StepTargetMs = Annotated[
+    float | None,
+    typer.Option(help="About how long a step should take while others decode. Default: no limit."),
+]
 Threads = Annotated[int, typer.Option(help="Threads that compute. 0: the CPUs of this process.")]
 Quantize = Annotated[
     str, typer.Option(help="Quantise 16- and 32-bit weights at load: none, int8 or int4.")
@@ -84,6 +88,7 @@ class EngineOptions:
     model: str
     token_budget: int = DEFAULTS.token_budget
     max_prefill_tokens: int | None = None
+    step_target_ms: float | None = None
     max_running_requests: int | None = None
     max_waiting_requests: int = DEFAULTS.max_waiting_requests
     max_context_tokens: int = 0
@@ -108,6 +113,7 @@ class EngineOptions:
         return SchedulerConfig(
             token_budget=self.token_budget,
             max_prefill_tokens=self.max_prefill_tokens,
+            step_target_ms=self.step_target_ms,
             max_running_requests=running,
             max_waiting_requests=self.max_waiting_requests,
             block_size=self.block_size,

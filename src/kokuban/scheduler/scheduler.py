@@ -12,7 +12,7 @@ so that one sequence of calls gives one sequence of plans; `tests/unit/scheduler
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.errors import RequestError
@@ -31,6 +31,7 @@ from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.sessions import Sessions
 from kokuban.scheduler.siblings import SiblingForks
 from kokuban.scheduler.state import RequestState
+from kokuban.scheduler.step_target import StepTarget
 
 _NO_OUTPUT = ChunkOutput()
 
@@ -93,9 +94,8 @@ class Scheduler:
         self._config = config
         self._manager = manager
         alone = manager.max_tokens_alone
-        self._limits = Limits(
-            config, max_context_tokens if alone is None else min(max_context_tokens, alone)
-        )
+        most = max_context_tokens if alone is None else min(max_context_tokens, alone)
+        self._limits = Limits(config, most)
         self._requests: dict[RequestId, RequestState] = {}
         self._shares = TenantShares()
         self._queue = WaitingQueue(self._shares)
@@ -106,6 +106,7 @@ class Scheduler:
         self._prefixes = Prefixes(manager, prices)
         self._pins = Pins(manager.keeper, int(config.pin_share * manager.num_blocks))
         self.sessions = Sessions(manager, prices, self._pins)
+        self._target = StepTarget.of(config, prices.recompute_s)
         self._siblings = SiblingForks(self._queue, manager, self._prefixes)
         self._planner = Planner(
             config,
@@ -116,6 +117,7 @@ class Scheduler:
             self._shares,
             self._pace,
             self._prefixes,
+            self._target,
         )
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
@@ -151,7 +153,7 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Counts of now, and totals."""
-        return SchedulerStats(len(self._running), len(self._queue), Totals(**asdict(self._totals)))
+        return SchedulerStats(len(self._running), len(self._queue), replace(self._totals))
 
     def add(self, request: Request, now_s: float) -> None:
         """Append a request to the waiting queue; see `add_group` for errors."""
@@ -270,6 +272,8 @@ class Scheduler:
         assert plan.step == result.step == self._totals.steps - 1, "another step is in flight"
         self._in_flight = None
         self._manager.commit_moves(plan.moves)
+        if self._target is not None and plan.chunks:
+            self._target.end(now_s)
         events = []
         for chunk in plan.chunks:
             state = states[chunk.request_id]
@@ -321,24 +325,21 @@ class Scheduler:
             f"step {self._totals.steps - 1} has {len(output.tokens)} tokens for request "
             f"{state.id}, whose chunk {'samples' if chunk.samples else 'does not sample'}"
         )
-        recomputed = state.recomputed_tokens
-        state.advance(len(chunk.token_ids))
-        self._totals.recomputed_tokens += state.recomputed_tokens - recomputed
-        self._manager.advance(
-            state.id,
-            state.num_computed,
-            state.token_ids,
-            fork_at=self._siblings.kept_from(state),
-        )
+        totals = self._totals
+        totals.recomputed_tokens += state.advance(len(chunk.token_ids))
+        is_new = state.num_output == 0  # Only then may others fork from it.
+        fork_at = self._siblings.kept_from(state) if is_new else None
+        self._manager.advance(state.id, state.num_computed, state.token_ids, fork_at=fork_at)
         scores = state.new_scores(chunk.start, output.prompt_logprobs)
-        self._siblings.advance(state, scores)
+        if is_new:
+            self._siblings.advance(state, scores)
         tokens, finish = state.accept(output.tokens, now_s)
-        if state.max_output_tokens == 0 and state.num_uncomputed == 0:
+        if not tokens and state.max_output_tokens == 0 and state.num_uncomputed == 0:
             finish = FinishReason.LENGTH
-        self._totals.output_tokens += len(tokens)
+        totals.output_tokens += len(tokens)
         self._shares.charge(state.request.tenant, output_tokens=len(tokens))
         usage = None
-        if tokens and state.num_output == len(tokens):
+        if tokens and is_new:
             # Who ends a request early, at a stop string, sees no last event: this is the receipt.
             usage = state.receipt()
         if finish is not None:
