@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "smollm2"
 DEFAULTS = SchedulerConfig()
 
+GC_THRESHOLDS = (5_000, 20, 100)
+"""The index of a pool of 1M tokens is some 300,000 objects that live on: Python's own thresholds
+walk all of them, for a tenth of a second in a step, whenever a quarter of them is new."""
+
 Model = Annotated[
     str,
     typer.Argument(
@@ -167,6 +171,7 @@ def open_engine(options: EngineOptions) -> Iterator["Engine"]:
             on_pull=report,
         )
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
     try:
         yield engine

@@ -7,8 +7,8 @@ Prices say how the cost of a prompt's tokens grows with their place; how many se
 price is, and what a step takes in which nobody computes a prompt, is measured in every step. So it
 does not matter much how right the prices are, and a machine that slows down gets smaller chunks.
 
-Decoders never wait for it: without them a step may be all prompt. Prompts never starve: each step
-computes some tokens, even if the decoders alone take longer than the target.
+Without decoders a step may be all prompt. Prompts never starve: they get a fifth of every step at
+least, even if the decoders alone take longer than the target.
 
 Never: asks a clock. The scheduler is told the time.
 """
@@ -28,6 +28,10 @@ _SLOWER, _FASTER = 0.5, 0.2
 _MOST = 2.0
 """The factor that one step may change an estimate by: a stall of the machine says nothing."""
 
+_PROMPTS = 0.25
+"""What prompts may take at least, of what the decoders take. Not a number of tokens: a block far
+into a long prompt can take longer than all decoders."""
+
 _LEAST_SHARE = 0.05
 """Of a step's time that its prompts have taken at least, whatever the decoders usually take."""
 
@@ -38,13 +42,11 @@ class PrefillTime:
     Args:
         left_s: seconds; `math.inf` without decoders.
         price: in seconds.
-        min_tokens: of the first chunk, whatever it costs.
     """
 
-    def __init__(self, left_s: float, price: Price, min_tokens: int) -> None:
+    def __init__(self, left_s: float, price: Price) -> None:
         self._left_s = left_s
         self._price = price
-        self._min_tokens = min_tokens
         self._ended = False
         self.spent_s = 0.0
         """For the prompts of the step so far, by the estimate of when it was begun."""
@@ -52,11 +54,10 @@ class PrefillTime:
     @property
     def is_left(self) -> bool:
         """Whether one more prompt may have a chunk."""
-        return not self._ended and (self.spent_s == 0.0 or self.spent_s < self._left_s)
+        return not self._ended and self.spent_s < self._left_s
 
     def num_tokens(self, start: int, wanted: int) -> int:
         """Tokens of a request, `wanted` at most and 1 at least, that there is time for."""
-        least = 1 if self.spent_s else self._min_tokens
         left_s = self._left_s - self.spent_s
         fitting = wanted
         # A long chunk costs more for each token than a short one: three looks are close enough.
@@ -65,7 +66,7 @@ class PrefillTime:
             if fitting == wanted and whole_s <= left_s:
                 break
             fitting = min(wanted, max(1, round(fitting * left_s / whole_s)))
-        return min(wanted, max(least, fitting))
+        return fitting
 
     def spend(self, start: int, num_tokens: int, *, is_last: bool) -> None:
         """Count a chunk.
@@ -83,13 +84,11 @@ class StepTarget:
     Args:
         target_s: seconds that a step should take.
         price: seconds as far as anybody knows, or any other unit.
-        min_tokens: of the first chunk of a step: one block.
     """
 
-    def __init__(self, target_s: float, price: Price, min_tokens: int) -> None:
+    def __init__(self, target_s: float, price: Price) -> None:
         self._target_s = target_s
         self._price = price
-        self._min_tokens = min_tokens
         self._scale = 1.0
         self._is_measured = False
         self._base_s = 0.0
@@ -101,7 +100,7 @@ class StepTarget:
         """None if no target is wanted."""
         if config.step_target_ms is None:
             return None
-        return cls(config.step_target_ms * 1e-3, price, config.block_size)
+        return cls(config.step_target_ms * 1e-3, price)
 
     def base_s(self, num_decoders: int) -> float:
         """What a step takes in which so many requests decode and nobody computes a prompt."""
@@ -115,8 +114,9 @@ class StepTarget:
 
     def begin(self, now_s: float, num_decoders: int) -> PrefillTime:
         """A step with so many decoders is being planned."""
-        left_s = self._target_s - self.base_s(num_decoders) if num_decoders else math.inf
-        time = PrefillTime(left_s, self.prefill_s, self._min_tokens)
+        base_s = self.base_s(num_decoders)
+        left_s = max(self._target_s - base_s, _PROMPTS * base_s) if num_decoders else math.inf
+        time = PrefillTime(left_s, self.prefill_s)
         self._begun = now_s, num_decoders, time
         return time
 

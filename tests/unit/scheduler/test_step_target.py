@@ -64,17 +64,18 @@ def test_nobody_decodes_so_the_target_does_not_count() -> None:
     assert [bench.timed()[0]["long"] for _ in range(2)] == [2048, 1952]
 
 
-def test_a_target_below_what_decoders_take_leaves_a_block_for_prompts() -> None:
+def test_a_target_below_what_decoders_take_leaves_prompts_a_quarter_of_their_time() -> None:
     bench = crowd(step_target_ms=10)
     bench.add(make_request("long", 100), make_request("other", 100))
 
-    steps = [bench.timed()[0] for _ in range(8)]
+    steps = [bench.timed()[0] for _ in range(4)]
 
-    assert [(chunks.get("long"), chunks.get("other")) for chunks in steps[:7]] == [
-        *([(16, None)] * 6),
-        (4, None),
+    assert [(chunks.get("long"), chunks.get("other")) for chunks in steps] == [
+        (40, None),
+        (40, None),
+        (20, 20),
+        (1, 45),  # There is one decoder more.
     ]
-    assert steps[7]["other"] == 16
     assert all(len(chunks) >= 9 for chunks in steps), "every decoder is in every step"
 
 
@@ -97,20 +98,20 @@ def test_short_prompts_share_the_time_of_a_step() -> None:
 
 
 def test_a_first_step_that_nothing_is_known_for_is_as_long_as_the_prices_say() -> None:
-    target = StepTarget(0.05, lambda start, count: 0.001 * count, 16)
+    target = StepTarget(0.05, lambda start, count: 0.001 * count)
 
     assert target.begin(0.0, num_decoders=4).num_tokens(0, 1000) == 50
 
 
 def test_the_first_measurement_replaces_what_the_prices_say() -> None:
-    target = StepTarget(0.05, lambda start, count: 0.001 * count, 16)
+    target = StepTarget(0.05, lambda start, count: 0.001 * count)
     _step(target, num_tokens=1000, seconds=0.1)
 
     assert target.prefill_s(0, 100) == pytest.approx(0.01)
 
 
 def test_a_stall_counts_as_twice_the_usual_at_most() -> None:
-    target = StepTarget(0.05, lambda start, count: 0.001 * count, 16)
+    target = StepTarget(0.05, lambda start, count: 0.001 * count)
     _step(target, num_tokens=100, seconds=0.1)
     _step(target, num_tokens=100, seconds=60.0)
 
@@ -118,7 +119,7 @@ def test_a_stall_counts_as_twice_the_usual_at_most() -> None:
 
 
 def test_slower_is_believed_sooner_than_faster() -> None:
-    target = StepTarget(0.05, lambda start, count: 0.001 * count, 16)
+    target = StepTarget(0.05, lambda start, count: 0.001 * count)
     _step(target, num_tokens=100, seconds=0.1)
     _step(target, num_tokens=100, seconds=0.05)
 
@@ -126,7 +127,7 @@ def test_slower_is_believed_sooner_than_faster() -> None:
 
 
 def test_more_decoders_than_were_ever_timed_are_expected_to_take_longer() -> None:
-    target = StepTarget(0.05, FreeMoves().recompute_s, 16)
+    target = StepTarget(0.05, FreeMoves().recompute_s)
     target.begin(0.0, num_decoders=4)
     target.end(0.02)
 
@@ -137,8 +138,8 @@ def test_tokens_far_into_a_prompt_cost_more() -> None:
     def price(start: int, count: int) -> float:
         return sum(1e-4 + 1e-7 * place for place in range(start, start + count))
 
-    early = PrefillTime(0.02, price, 16).num_tokens(0, 1000)
-    late = PrefillTime(0.02, price, 16).num_tokens(5000, 1000)
+    early = PrefillTime(0.02, price).num_tokens(0, 1000)
+    late = PrefillTime(0.02, price).num_tokens(5000, 1000)
 
     assert price(0, early) == pytest.approx(0.02, rel=0.1)
     assert price(5000, late) == pytest.approx(0.02, rel=0.1)
