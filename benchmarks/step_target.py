@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import random
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -149,6 +150,11 @@ def main() -> None:
     for number in range(1, args.rounds + 1):
         for side in sides.values() if number % 2 else reversed(sides.values()):
             side.rounds.append(asyncio.run(run(side.engine, args, number)))
+            last = side.rounds[-1]
+            print(
+                f"round {number}: {last.ratio(last.during):.2f} medians, TTFT {last.ttft_s:.1f} s",
+                file=sys.stderr,
+            )
     facts = sides["none"].engine.client.info
     print(
         f"{facts.model}, {facts.threads} threads, {facts.isa}: {args.prompt} tokens among "
