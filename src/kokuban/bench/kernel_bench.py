@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -59,15 +60,21 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelResult:
-    """One case."""
+    """One case. Its data is not in here: it can go."""
 
-    case: Case
+    kernel: str
+    name: str
+    bound: Bound
     verdict: Verdict | None
     failure: str | None
     """What the kernel raised; it has no verdict then."""
 
     speed: Speed | None
     """None for a kernel that is wrong: the time of a wrong result is worth nothing."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.kernel} {self.name}"
 
     @property
     def right(self) -> bool:
@@ -78,14 +85,14 @@ class KernelResult:
         verdict = self.verdict
         known = verdict is not None and verdict.error == verdict.error
         return {
-            "kernel": self.case.kernel,
-            "name": self.case.name,
+            "kernel": self.kernel,
+            "name": self.name,
             "right": self.right,
             "error": verdict.error if verdict is not None and known else None,
             "error_limit": verdict.limit if verdict is not None else None,
             "error_measure": verdict.measure if verdict is not None else None,
             "failure": self.failure,
-            "bound": asdict(self.case.bound),
+            "bound": asdict(self.bound),
             "speed": asdict(self.speed) if self.speed is not None else None,
         }
 
@@ -113,17 +120,18 @@ class KernelBench:
 
     def run_one(self, case: Case) -> KernelResult:
         """Judge, then time."""
+        result = partial(KernelResult, kernel=case.kernel, name=case.name, bound=case.bound)
         try:
             prepared = case.prepare()
             verdict = prepared.check()
         except (ValueError, RuntimeError, ArithmeticError) as error:
             # A kernel that refuses its input is a result, and the other kernels go on.
             failure = f"{type(error).__name__}: {error}"
-            return KernelResult(case=case, verdict=None, failure=failure, speed=None)
+            return result(verdict=None, failure=failure, speed=None)
         if not verdict.right:
-            return KernelResult(case=case, verdict=verdict, failure=None, speed=None)
+            return result(verdict=verdict, failure=None, speed=None)
         speed = self._time(case.bound, prepared.run, prepared.overhead)
-        return KernelResult(case=case, verdict=verdict, failure=None, speed=speed)
+        return result(verdict=verdict, failure=None, speed=speed)
 
     def _time(
         self, bound: Bound, run: Callable[[], object], overhead: Callable[[], object]

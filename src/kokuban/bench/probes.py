@@ -4,10 +4,12 @@ A shared machine is twice as fast in one minute as in the next, so that a limit 
 beside what was measured just before and after it.
 """
 
-import math
+import itertools
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from kokuban.kernels.native import make_threads
@@ -20,8 +22,10 @@ DRAM_BYTES = 128 << 20
 CACHE_BYTES = 8 << 20
 """Read to measure the last cache, or a quarter of it if that is known."""
 
-PROBE_S = 0.003
-_CALIBRATION_ITEMS = 16
+PIECE_BYTES = 4 << 20
+"""Read in one call: so short that most calls are not interrupted by others."""
+
+PROBE_S, CALL_S = 0.004, 2e-4
 
 
 class Probes(Protocol):
@@ -56,30 +60,27 @@ class NativeProbes:
         self._repeats: dict[tuple[object, int], int] = {}
 
     def bytes_per_s(self, working_set_bytes: int, threads: int) -> float:
-        """See `Probes`."""
+        """See `Probes`. Memory that no cache holds is read piece after piece, once each time."""
         most = max(CACHE_BYTES, available_memory_bytes() // 4)
-        size = min(working_set_bytes, most) // READ_STEP * READ_STEP or READ_STEP
+        size = _whole_steps(min(working_set_bytes, most))
         if self._memory.nbytes < size:
             self._memory = huge_pages(size)
-        piece, pool = self._memory[:size], self._pool(threads)
-        return size * self._per_s(
-            (size, threads),
-            lambda passes: read_memory(piece, passes, isa_cap=self._isa_cap, pool=pool),
-            first=1,
+        pool, piece = self._pool(threads), min(size, PIECE_BYTES)
+        pieces = itertools.cycle(
+            self._memory[start : start + piece] for start in range(0, size - piece + 1, piece)
         )
+
+        def read(passes: int) -> None:
+            read_memory(next(pieces), passes, isa_cap=self._isa_cap, pool=pool)
+
+        return piece * self._per_s((size, threads), read)
 
     def ops_per_s(self, probe: Probe, threads: int) -> float:
         """See `Probes`."""
         pool = self._pool(threads)
-        items = _CALIBRATION_ITEMS * threads
-        done = run_probe(probe, items, isa_cap=self._isa_cap, pool=pool).operations
-        if not done:
-            return 0.0
-        return (done / items) * self._per_s(
-            (probe, threads),
-            lambda count: run_probe(probe, count, isa_cap=self._isa_cap, pool=pool),
-            first=items,
-        )
+        run = partial(run_probe, probe, isa_cap=self._isa_cap, pool=pool)
+        done = run(threads).operations
+        return done * self._per_s((probe, threads), lambda count: run(threads * count))
 
     def _pool(self, threads: int) -> Any:
         if threads == 1:
@@ -88,14 +89,22 @@ class NativeProbes:
             self._pools[threads] = make_threads(threads)
         return self._pools[threads]
 
-    def _per_s(self, key: tuple[object, int], run: Callable[[int], object], first: int) -> float:
-        """Repetitions a second, over about `probe_s`. How many that are is found out once."""
+    def _per_s(self, key: tuple[object, int], run: Callable[[int], object]) -> float:
+        """Repetitions a second: the median of short calls over about `probe_s`, as kernels are
+        timed. How many repetitions make a call is found out once."""
         if key not in self._repeats:
-            run(first)  # the memory and the caches warm
-            seconds = _seconds(lambda: run(first))
-            self._repeats[key] = max(first, math.ceil(first * self._probe_s / seconds))
+            run(1)  # the memory and the caches warm
+            self._repeats[key] = max(1, round(CALL_S / _seconds(lambda: run(1))))
         count = self._repeats[key]
-        return count / _seconds(lambda: run(count))
+        calls: list[float] = []
+        start = time.perf_counter()
+        while len(calls) < 5 or time.perf_counter() - start < self._probe_s:
+            calls.append(_seconds(lambda: run(count)))
+        return count / statistics.median(calls)
+
+
+def _whole_steps(size: int) -> int:
+    return max(1, size // READ_STEP) * READ_STEP
 
 
 def _seconds(call: Callable[[], object]) -> float:

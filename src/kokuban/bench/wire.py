@@ -76,7 +76,7 @@ class ResponseReader:
         lines = bytes(self._buffer[:place]).decode("latin-1").split("\r\n")
         del self._buffer[: place + 4]
         version, _, rest = lines[0].partition(" ")
-        code = rest[:3]
+        code = rest.partition(" ")[0]
         if not version.startswith("HTTP/1.") or not code.isdecimal() or len(code) != 3:
             raise WireError(f"{lines[0][:80]!r} is no status line of HTTP/1.1")
         if code[0] == "1":

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kokuban.bench.kernel_bench import KernelResult
     from kokuban.bench.kernel_case import Case, Setup
 
+TABLE_WIDTH = 120
+
 Only = Annotated[
     str,
     typer.Option(help="Words, by commas: cases with one of them in their name, like linear,Q4_K."),
@@ -97,7 +99,7 @@ def _run(setup: "Setup", cases: "list[Case]", rounds: int) -> "Iterator[KernelRe
     with count_bar("kernels", num_cases) as advance:
         while cases:  # Popped, so that the weights of cases that are done can go.
             result = bench.run_one(cases.pop())
-            advance(result.case.title, failed=not result.right)
+            advance(result.title, failed=not result.right)
             yield result
 
 
@@ -110,11 +112,13 @@ def _print(
     from kokuban.observe.machine import cpu_name
 
     console = Console(highlight=False, soft_wrap=True)
+    # A table that is piped has no width to keep to.
+    console.width = max(console.width, TABLE_WIDTH)
     console.print(f"{cpu_name()}, {isa_name(setup.isa_cap)}, {setup.threads} threads")
     console.print(_table(found))
     console.print("fraction: ideal time / time, limits measured in the same rounds", style="dim")
     for result in wrong:
-        console.print(f"WRONG {result.case.title}: {_complaint(result)}", markup=False)
+        console.print(f"WRONG {result.title}: {_complaint(result)}", markup=False)
 
 
 def _complaint(result: "KernelResult") -> str:
@@ -129,9 +133,11 @@ def _table(found: "Sequence[KernelResult]") -> Any:
 
     table = Table(box=None, pad_edge=False)
     for name in ("kernel", "error", "µs", "±", "GB/s", "Gop/s", "bound", "limit", "fraction"):
-        table.add_column(name, justify="left" if name in ("kernel", "bound") else "right")
+        table.add_column(
+            name, justify="left" if name in ("kernel", "bound") else "right", no_wrap=True
+        )
     for result in found:
-        table.add_row(result.case.title, *_cells(result))
+        table.add_row(result.title, *_cells(result))
     return table
 
 

@@ -94,6 +94,8 @@ def serve(
     target = _target(given)
     run = asyncio.run(_measure(target, jobs, warmups, max_concurrency))
     _tell(given, target, run, Slo(ttft_ms=slo_ttft_ms, tpot_ms=slo_tpot_ms, e2e_ms=slo_e2e_ms))
+    if any(outcome.error for outcome in run.outcomes):
+        raise typer.Exit(1)
 
 
 def _jobs(given: Mapping[str, Any]) -> tuple[list["Job"], list["Job"]]:
