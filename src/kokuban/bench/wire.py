@@ -54,6 +54,9 @@ class ResponseReader:
         Raises:
             WireError: it is no HTTP response.
         """
+        between_chunks = self._chunked and self._left is None and not self._in_trailer
+        if between_chunks and not self._buffer and (chunk := _whole_chunk(data)) is not None:
+            return chunk
         self._buffer += data
         while self.status is None:
             if not self._read_head():
@@ -146,6 +149,20 @@ class ResponseReader:
         return True
 
 
+def _whole_chunk(data: bytes) -> bytes | None:
+    """The content of data that is one chunk and nothing else: what most reads of a stream bring.
+    Saves the way through the buffer."""
+    place = data.find(_LINE_END)
+    try:
+        size = int(data[:place], 16)
+    except ValueError:
+        return None
+    end = place + 2 + size
+    if size > 0 and len(data) == end + 2 and data.endswith(_LINE_END):
+        return data[place + 2 : end]
+    return None
+
+
 class EventReader:
     """Server-sent events out of a body that comes in pieces.
 
@@ -158,6 +175,12 @@ class EventReader:
 
     def feed(self, body: bytes) -> list[bytes]:
         """The data of every event that is complete now."""
+        alone = body.startswith(b"data: ") and body.find(b"\n\n") == len(body) - 2
+        if alone and body.count(b"\n") == 2 and not self._rest and not self._data:
+            return [body[6:-2]]  # One event and nothing else, as most reads bring it.
+        return self._feed_lines(body)
+
+    def _feed_lines(self, body: bytes) -> list[bytes]:
         events: list[bytes] = []
         *lines, self._rest = (self._rest + body).split(b"\n")
         for line in lines:

@@ -74,3 +74,11 @@ async def test_what_is_noted_in_one_turn_of_the_loop_is_one_step() -> None:
             event.clear()
 
     assert log.steps == [StepTokens(0.0, 3, 3, 0), StepTokens(1.0, 3, 0, 3)]
+
+
+def test_the_time_between_tokens_is_that_of_one_request() -> None:
+    steps = [StepTokens(1.0, 4, 4, 0), StepTokens(1.5, 4, 0, 0), StepTokens(2.0, 4, 0, 4)]
+
+    found = figures_of(steps, Work(size=4, prompt_tokens=8, output_tokens=3), 0.0, 2.0)
+
+    assert (found.decode_tok_s, found.tpot_s) == (8.0, 0.5)
