@@ -99,3 +99,22 @@ def test_an_event_without_its_blank_line_is_not_there_yet() -> None:
 
     assert reader.feed(b"data: 1\n") == []
     assert reader.feed(b"\n") == [b"1"]
+
+
+def test_content_that_looks_like_a_chunk_is_content() -> None:
+    reader = ResponseReader()
+    reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+    assert reader.feed(b"c\r\nab") == b"ab"
+    assert reader.feed(b"5\r\nhello\r\n") == b"5\r\nhello\r\n"
+    assert reader.feed(b"\r\n0\r\n\r\n") == b""
+    assert reader.done
+
+
+def test_a_chunk_that_is_a_read_of_its_own_is_passed_on_as_it_is() -> None:
+    reader = ResponseReader()
+    reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+    assert [reader.feed(b"5\r\nhello\r\n"), reader.feed(b"2\r\n!!\r\n")] == [b"hello", b"!!"]
+    assert reader.feed(b"0\r\n\r\n") == b""
+    assert reader.done
