@@ -136,7 +136,6 @@ class KernelBench:
     def _time(
         self, bound: Bound, run: Callable[[], object], overhead: Callable[[], object]
     ) -> Speed:
-        empty_s = self._typical_s(overhead)
         seconds: list[float] = []
         memory: list[float] = []
         peaks: list[float] = []
@@ -144,7 +143,7 @@ class KernelBench:
             memory.append(self._probes.bytes_per_s(bound.working_set_bytes, bound.threads))
             if bound.ops:
                 peaks.append(self._probes.ops_per_s(bound.arithmetic, bound.threads))
-            taken_s = self._typical_s(run)
+            empty_s, taken_s = self._typical_s(overhead), self._typical_s(run)
             # What is left of a call so short that it drowns in its face is not below a tenth.
             seconds.append(max(taken_s - empty_s, taken_s / 10))
         return speed_of(bound, seconds, memory, peaks)
