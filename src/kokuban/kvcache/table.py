@@ -48,6 +48,24 @@ class Table:
 
         self.chain = chain
 
+    def leave_behind(self, group: int, num_blocks: int) -> list[BlockId]:
+        """Take out what a group holds of its first blocks, which lie behind its window."""
+        behind = self.num_behind[group]
+        needed = self.num_behind[group] = max(behind, num_blocks)
+        blocks = self.groups[group]
+        taken = blocks[behind:needed]
+        blocks[behind:needed] = [NO_BLOCK] * (needed - behind)
+        return taken[::-1]
+
+    def cut(self, num_logical: int) -> list[BlockId]:
+        """Take out the entries from `num_logical` on, which hold nothing, tail first."""
+        assert self.num_published <= num_logical, "a published block is cut off"
+        taken = [b for blocks in self.groups for b in reversed(blocks[num_logical:])]
+        for blocks in self.groups:
+            del blocks[num_logical:]
+        self.num_shown = min(self.num_shown, num_logical)
+        return taken
+
     @property
     def num_logical(self) -> int:
         return len(self.groups[0])

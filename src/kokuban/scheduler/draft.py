@@ -37,6 +37,11 @@ class Draft:
         self.states[state.id] = state
         self._spend(state, len(chunk.token_ids))
 
+    def extend(self, chunk: Chunk) -> None:
+        """Put drafts behind the one token that a decoding request's chunk has so far."""
+        self.chunks[chunk.request_id] = chunk
+        self.tokens_left -= chunk.num_drafts
+
     def drop(self, state: RequestState) -> None:
         """Take out the chunk of a request that is about to be preempted, if it has one."""
         chunk = self.chunks.pop(state.id, None)
