@@ -347,7 +347,7 @@ class Manager:
             self._pool.release(table.leave_behind(group, needed))
 
     def trim(self, request_id: RequestId) -> None:
-        """Give back blocks beyond the last token computed; the runner drops them from its tables."""
+        """Give back blocks beyond the last token computed; the runner drops them from its own."""
         table = self._tables[request_id]
         table.num_grown = table.num_written
         self._pool.release(table.cut(num_blocks_for(table.num_written, self._block_size)))

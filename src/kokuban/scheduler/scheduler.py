@@ -12,12 +12,13 @@ so that one sequence of calls gives one sequence of plans; `tests/unit/scheduler
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.errors import RequestError
 from kokuban.core.request import FinishReason, Request, RequestId
-from kokuban.core.step import Chunk, ChunkOutput, StepPlan, StepResult, TokenEvent
+from kokuban.core.speculation import Proposer
+from kokuban.core.step import Chunk, ChunkOutput, SampledToken, StepPlan, StepResult, TokenEvent
 from kokuban.kvcache.manager import Manager
 from kokuban.scheduler.fairness import TenantShares
 from kokuban.scheduler.limits import Limits
@@ -30,7 +31,9 @@ from kokuban.scheduler.queue import WaitingQueue
 from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.sessions import Sessions
 from kokuban.scheduler.siblings import SiblingForks
+from kokuban.scheduler.speculate import Speculator
 from kokuban.scheduler.state import RequestState
+from kokuban.scheduler.totals import SchedulerStats, Totals
 
 _NO_OUTPUT = ChunkOutput()
 
@@ -41,37 +44,6 @@ STORES_WHEN_IDLE = 256
 """The same when there is no work: a request that comes meanwhile waits so long."""
 
 
-@dataclass(slots=True)
-class Totals:
-    """Sums since the scheduler was made."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    """Prompts of the requests that were begun, cached tokens included and forked ones not, each
-    prompt once."""
-
-    cached_tokens: int = 0
-    """Those of them that the prefix cache had."""
-
-    forked_tokens: int = 0
-    """Prompt tokens that requests took over from a sibling, beside those above."""
-
-    output_tokens: int = 0
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    failed_requests: int = 0
-    """Requests that ended with `FinishReason.ERROR`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """A snapshot, taken between two steps."""
-
-    running: int
-    waiting: int
-    totals: Totals
-
-
 class Scheduler:
     """See the module. Single caller: the engine thread.
 
@@ -80,6 +52,7 @@ class Scheduler:
         manager: block tables of a pool that nobody else uses.
         max_context_tokens: prompt and output of one request together, as the model allows.
         prices: of computing tokens again and of moving blocks.
+        proposer: guesses tokens ahead; None: every token costs a step of its own.
     """
 
     def __init__(
@@ -89,6 +62,7 @@ class Scheduler:
         *,
         max_context_tokens: int,
         prices: Prices | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self._config = config
         self._manager = manager
@@ -107,6 +81,9 @@ class Scheduler:
         self._pins = Pins(manager.keeper, int(config.pin_share * manager.num_blocks))
         self.sessions = Sessions(manager, prices, self._pins)
         self._siblings = SiblingForks(self._queue, manager, self._prefixes)
+        self._speculator: Speculator | None = None
+        if proposer is not None:
+            self._speculator = Speculator(proposer, manager, config.block_size, prices)
         self._planner = Planner(
             config,
             manager,
@@ -116,6 +93,7 @@ class Scheduler:
             self._shares,
             self._pace,
             self._prefixes,
+            self._speculator,
         )
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
@@ -269,6 +247,8 @@ class Scheduler:
         assert states is not None, "no step is in flight"
         assert plan.step == result.step == self._totals.steps - 1, "another step is in flight"
         self._in_flight = None
+        if self._speculator is not None:
+            self._speculator.time(plan, now_s)
         self._manager.commit_moves(plan.moves)
         events = []
         for chunk in plan.chunks:
@@ -321,18 +301,14 @@ class Scheduler:
             f"step {self._totals.steps - 1} has {len(output.tokens)} tokens for request "
             f"{state.id}, whose chunk {'samples' if chunk.samples else 'does not sample'}"
         )
-        recomputed = state.recomputed_tokens
-        state.advance(len(chunk.token_ids))
-        self._totals.recomputed_tokens += state.recomputed_tokens - recomputed
-        self._manager.advance(
-            state.id,
-            state.num_computed,
-            state.token_ids,
-            fork_at=self._siblings.kept_from(state),
-        )
-        scores = state.new_scores(chunk.start, output.prompt_logprobs)
-        self._siblings.advance(state, scores)
-        tokens, finish = state.accept(output.tokens, now_s)
+        if chunk.num_drafts:
+            scores: tuple[SampledToken, ...] = ()
+            tokens, finish = self._accept_drafts(state, chunk, output.tokens, now_s)
+        else:
+            self._advance(state, len(chunk.token_ids))
+            scores = state.new_scores(chunk.start, output.prompt_logprobs)
+            self._siblings.advance(state, scores)
+            tokens, finish = state.accept(output.tokens, now_s)
         if state.max_output_tokens == 0 and state.num_uncomputed == 0:
             finish = FinishReason.LENGTH
         self._totals.output_tokens += len(tokens)
@@ -349,6 +325,29 @@ class Scheduler:
             return None
         return TokenEvent(state.id, tokens, prompt_logprobs=scores, finish=finish, usage=usage)
 
+    def _accept_drafts(
+        self, state: RequestState, chunk: Chunk, found: Sequence[SampledToken], now_s: float
+    ) -> tuple[tuple[SampledToken, ...], FinishReason | None]:
+        """Take what a chunk with drafts brought. The last token of all is not computed, as ever."""
+        assert self._speculator is not None, "drafts from nowhere"
+        self._speculator.note(chunk, len(found) - 1)
+        tokens, finish = state.accept(found, now_s)
+        self._advance(state, len(tokens))
+        self._manager.trim(state.id)
+        num_accepted = min(len(tokens), len(found) - 1)
+        state.drafted_tokens += chunk.num_drafts
+        state.accepted_tokens += num_accepted
+        self._totals.count_drafts(chunk.num_drafts, num_accepted)
+        return tokens, finish
+
+    def _advance(self, state: RequestState, num_tokens: int) -> None:
+        """Count tokens as computed, here and in the cache."""
+        recomputed = state.recomputed_tokens
+        state.advance(num_tokens)
+        self._totals.recomputed_tokens += state.recomputed_tokens - recomputed
+        kept_from = self._siblings.kept_from(state)
+        self._manager.advance(state.id, state.num_computed, state.token_ids, fork_at=kept_from)
+
     def _fail(self, state: RequestState, text: str, now_s: float) -> TokenEvent:
         usage = state.finish(now_s)
         self._remove(state, keep_tail=False)
@@ -358,6 +357,8 @@ class Scheduler:
     def _remove(self, state: RequestState, *, keep_tail: bool = True) -> None:
         """Forget a request that ends, whatever it held."""
         del self._requests[state.id]
+        if self._speculator is not None:
+            self._speculator.forget(state.id)
         self._shares.leave(state.request.tenant)
         if state.id in self._queue:
             self._queue.remove(state)

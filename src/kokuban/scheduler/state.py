@@ -83,6 +83,7 @@ class RequestState:
 
         self.resumes = False  # Whether it ends the pause of its session.
         self.resumed_from: Origin = ""
+        self.drafted_tokens = self.accepted_tokens = 0
         self.running = False
         self.num_skips = 0
         """Times that another request was admitted before this one although it was behind it."""
@@ -221,6 +222,8 @@ class RequestState:
             cached_disk_tokens=self.restored.disk_tokens,
             cache_write_tokens=self.cache_write_tokens,
             resumed_from=self.resumed_from,
+            drafted_tokens=self.drafted_tokens,
+            accepted_tokens=self.accepted_tokens,
             preemptions=self.num_preemptions,
             recomputed_tokens=self.recomputed_tokens,
             queue_s=self._watch.queue_s,
