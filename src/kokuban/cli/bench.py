@@ -59,11 +59,17 @@ def latency(
     kv_memory: options.KvMemory = None,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    speculate: options.Speculate = "",
 ) -> None:
     """Time prefill and decode for several batch sizes."""
     sizes = _sizes(batch)
     engine_options = EngineOptions(
-        model=model, kv_dtype=kv_dtype, kv_memory=kv_memory, threads=threads, quantize=quantize
+        model=model,
+        kv_dtype=kv_dtype,
+        kv_memory=kv_memory,
+        threads=threads,
+        quantize=quantize,
+        speculate=speculate,
     )
     table = _table("batch", "TTFT ms", "prefill tok/s", "TPOT ms", "decode tok/s")
     with open_engine(engine_options) as engine:
@@ -87,10 +93,16 @@ def throughput(
     kv_memory: options.KvMemory = None,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    speculate: options.Speculate = "",
 ) -> None:
     """Queue many requests at once and count tokens a second."""
     engine_options = EngineOptions(
-        model=model, kv_dtype=kv_dtype, kv_memory=kv_memory, threads=threads, quantize=quantize
+        model=model,
+        kv_dtype=kv_dtype,
+        kv_memory=kv_memory,
+        threads=threads,
+        quantize=quantize,
+        speculate=speculate,
     )
     with open_engine(engine_options) as engine:
         asyncio.run(_round(engine, 1, prompt_tokens, output_tokens, SEED))

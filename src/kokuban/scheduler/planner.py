@@ -8,8 +8,7 @@ computed their prompt is admitted as a fork: see `siblings`.
 When blocks run out, a decoding request preempts the one that is cheapest to bring back, itself
 perhaps. A prefill takes
 a shorter chunk, or waits for a step; it preempts only requests of a less important priority. A
-step that preempted admits nobody: the blocks belong to those that ran out. Draft tokens come last,
-out of what is left.
+step that preempted admits nobody: the blocks belong to those that ran out.
 
 Owns nothing: it moves requests between the queue and the running list of its scheduler.
 """
@@ -27,7 +26,6 @@ from kokuban.scheduler.prefixes import Prefixes
 from kokuban.scheduler.queue import LOOKAHEAD, WaitingQueue
 from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.siblings import SiblingForks, fork_point
-from kokuban.scheduler.speculate import Speculator
 from kokuban.scheduler.state import RequestState
 
 FRESH_LOOKS = 4
@@ -48,9 +46,7 @@ class Planner:
         shares: TenantShares,
         pace: Pace,
         prefixes: Prefixes,
-        speculator: Speculator | None,
     ) -> None:
-        self._speculator = speculator
         self._config = config
         self._manager = manager
         self._queue = queue
@@ -76,8 +72,6 @@ class Planner:
         if not draft.preempted:
             self._admit(draft, now_s)
         self._siblings.release_ended()
-        if self._speculator is not None:
-            self._speculator.extend(draft, self.num_spare_blocks, now_s)
         return draft
 
     def _plan_decodes(self, draft: Draft, now_s: float) -> None:

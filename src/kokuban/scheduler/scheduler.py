@@ -31,7 +31,7 @@ from kokuban.scheduler.queue import WaitingQueue
 from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.sessions import Sessions
 from kokuban.scheduler.siblings import SiblingForks
-from kokuban.scheduler.speculate import Speculator
+from kokuban.scheduler.speculate import make_speculator
 from kokuban.scheduler.state import RequestState
 from kokuban.scheduler.totals import SchedulerStats, Totals
 
@@ -67,9 +67,8 @@ class Scheduler:
         self._config = config
         self._manager = manager
         alone = manager.max_tokens_alone
-        self._limits = Limits(
-            config, max_context_tokens if alone is None else min(max_context_tokens, alone)
-        )
+        context = max_context_tokens if alone is None else min(max_context_tokens, alone)
+        self._limits = Limits(config, context)
         self._requests: dict[RequestId, RequestState] = {}
         self._shares = TenantShares()
         self._queue = WaitingQueue(self._shares)
@@ -81,9 +80,7 @@ class Scheduler:
         self._pins = Pins(manager.keeper, int(config.pin_share * manager.num_blocks))
         self.sessions = Sessions(manager, prices, self._pins)
         self._siblings = SiblingForks(self._queue, manager, self._prefixes)
-        self._speculator: Speculator | None = None
-        if proposer is not None:
-            self._speculator = Speculator(proposer, manager, config.block_size, prices)
+        self._speculator = make_speculator(proposer, manager, config.block_size, prices)
         self._planner = Planner(
             config,
             manager,
@@ -93,7 +90,6 @@ class Scheduler:
             self._shares,
             self._pace,
             self._prefixes,
-            self._speculator,
         )
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
@@ -213,6 +209,8 @@ class Scheduler:
         self._pins.expire(now_s)
         draft = self._planner.plan(now_s)
         self.sessions.tick(now_s, lambda: self._planner.num_spare_blocks)
+        if self._speculator is not None:
+            self._speculator.extend(draft, self._planner.num_spare_blocks, now_s)
         self._ended_rows += draft.preempted
         self._totals.preemptions += len(draft.preempted)
         moves = self._manager.take_moves(STORES_A_STEP if draft.chunks else STORES_WHEN_IDLE)

@@ -228,6 +228,13 @@ class Speculator:
         record.num_fruitless = record.num_without = 0
 
 
+def make_speculator(
+    proposer: Proposer | None, manager: Manager, block_size: int, prices: Prices
+) -> Speculator | None:
+    """One for each scheduler that has a proposer."""
+    return None if proposer is None else Speculator(proposer, manager, block_size, prices)
+
+
 def _end(chunk: Chunk) -> int:
     """Tokens of the sequence up to the last one of the chunk."""
     return chunk.start + len(chunk.token_ids)

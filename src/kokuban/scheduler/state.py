@@ -81,15 +81,14 @@ class RequestState:
         self.fetch: Fetch | None = None
         """What it waits for, or has waited for, to come up from disk."""
 
-        self.resumes = False  # Whether it ends the pause of its session.
+        self.resumes = self.running = False  # It ends the pause of its session; it holds blocks.
         self.resumed_from: Origin = ""
-        self.drafted_tokens = self.accepted_tokens = 0
-        self.running = False
         self.num_skips = 0
         """Times that another request was admitted before this one although it was behind it."""
 
         self.num_preemptions = 0
         self.recomputed_tokens = self._num_ever_computed = self._num_scored = 0
+        self.drafted_tokens = self.accepted_tokens = 0  # Guesses, and those that were right.
         self._forked_scores: tuple[SampledToken, ...] = ()
         self._watch = Stopwatch(request.arrival_s)
 

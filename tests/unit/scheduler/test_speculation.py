@@ -171,7 +171,7 @@ def test_only_accepted_tokens_can_be_found_in_the_prefix_cache() -> None:
         text = [*first.prompt_token_ids, *bench.tokens("a")]
         found = []
         for length in range(21, 60, 3):
-            bench.add(make_request(f"b{length}", prompt=text[:length] + [7], max_tokens=1))
+            bench.add(make_request(f"b{length}", prompt=[*text[:length], 7], max_tokens=1))
             bench.run()
             usage = bench.last_event(f"b{length}").usage
             assert usage is not None
