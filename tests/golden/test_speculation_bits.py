@@ -14,7 +14,9 @@ import pytest
 from tests.golden.tiered import Loaded, Said, Tiered
 from tools.make_tiny_models import write_tiny_model
 
+from kokuban import LLM
 from kokuban.core.config import KV_DTYPES, KvDtype, RuntimeConfig
+from kokuban.core.errors import ConfigError, ModelError
 from kokuban.core.request import Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.speculation import Offer, Proposer, Wanted
@@ -34,7 +36,7 @@ NUM_NEW = 40
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_NEW, ignore_eos=True, logprobs=3)
 KINDS: dict[str, SamplingParams] = {
     "greedy": GREEDY,
-    "sampled": replace(GREEDY, temperature=0.9, top_p=0.95, top_k=50),
+    "sampled": replace(GREEDY, temperature=0.9, top_p=0.95, top_k=50, seed=3),
     "penalties": replace(
         GREEDY, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2
     ),
@@ -276,3 +278,50 @@ def test_choices_of_one_prompt_go_their_own_ways(load: Load, tmp_path: Path) -> 
     assert choices(NgramProposer()) == plain
     assert choices(draft_model(load("llama"))) == plain
     assert len({tuple(tokens) for tokens in plain.values()}) == 4
+
+
+def test_an_engine_is_built_with_either_kind(tmp_path: Path) -> None:
+    """Through the composition root: the pools share one budget, the receipts tell."""
+    llama = write_tiny_model(tmp_path, "llama", form="gguf", dtype="q8_0")
+    runtime = RuntimeConfig(kv_memory_bytes=2**22, threads=1)
+    prompts = [PROMPTS[1] * 8, PROMPTS[0], PROMPTS[2]]
+    params = [replace(each, max_tokens=150) for each in list(KINDS.values())[:3]]
+
+    def ask(speculate: str) -> tuple[list[object], int, int]:
+        with LLM(llama, runtime=replace(runtime, speculate=speculate)) as llm:
+            outputs = llm.generate(prompts, params)
+            choices = [output.choices[0] for output in outputs]
+            drafted = sum(choice.usage.drafted_tokens for choice in choices if choice.usage)
+            assert llm.engine.client.info.speculate == speculate
+            assert llm.engine.client.stats().drafted_tokens == drafted
+            return (
+                [(choice.text, choice.tokens, choice.finish) for choice in choices],
+                drafted,
+                llm.engine.client.info.kv_pool_bytes,
+            )
+
+    plain, nothing, pool_bytes = ask("")
+    for speculate in ("ngram", str(llama)):
+        said, drafted, own_bytes = ask(speculate)
+        assert said == plain
+        # A draft model as slow as its target does not pay; it is tried now and then.
+        assert drafted > nothing == 0
+        shared = pool_bytes if speculate == "ngram" else pool_bytes // 2
+        assert own_bytes == pytest.approx(shared, abs=2**13), "within one block"
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    llama = write_tiny_model(tmp_path, "llama", form="gguf", dtype="q8_0")
+    other = tmp_path / "other.gguf"
+    data = llama.read_bytes()
+    other.write_bytes(data.replace(b"</tool_call>", b"</work_call>", 1))
+
+    with pytest.raises(ConfigError, match="it has '</work_call>' as token 261, not '</tool_call>'"):
+        LLM(llama, runtime=RuntimeConfig(threads=1, speculate=str(other)))
+
+
+def test_a_draft_model_that_is_not_there_is_told(tmp_path: Path) -> None:
+    llama = write_tiny_model(tmp_path, "llama", form="gguf", dtype="q8_0")
+
+    with pytest.raises(ModelError, match="there is no such file"):
+        LLM(llama, runtime=RuntimeConfig(threads=1, speculate=str(tmp_path / "none.gguf")))
