@@ -13,7 +13,7 @@ preempt nobody. They decide about time alone: what is said never depends on them
 Owns: the counts. Asks: a `Proposer` for guesses, the manager for blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -41,11 +41,17 @@ REQUESTS_A_SKIP = 8
 """A request whose guesses were of no use is not asked for more in up to B / 8 steps of B requests:
 where drafts hardly pay, looking for them must not cost either."""
 
+_TRIAL_LENGTHS = (1, 4, 16)
+"""Numbers of drafts at which a step is looked at before anybody is asked for any."""
+
 _OWN_WEIGHT = 0.1
 """Of one more draft in a request's own counts."""
 
 _COMMON_WEIGHT = 0.01
 """And in those of the engine, with which every request begins."""
+
+
+_NO_OFFER = Offer(0)
 
 
 class _Decoder(NamedTuple):
@@ -101,10 +107,14 @@ class Speculator:
             num_spare_blocks: of the pool, that nobody needs in this step.
         """
         self._begun_s = now_s
-        decoders = self._decoders(draft)
-        if not decoders or draft.tokens_left < 1:
+        states = [state for state in draft.states.values() if state.decodes]
+        if not states or draft.tokens_left < 1:
             return
-        lengths = self._lengths(draft, decoders)
+        step_s = self._step_times(draft, states)
+        decoders = self._decoders(draft, states, step_s)
+        if not any(each.offer.num_tokens for each in decoders):
+            return
+        lengths = self._lengths(draft, decoders, step_s)
         chosen = [
             (decoder, min(length, self._room(decoder.chunk, num_spare_blocks)))
             for decoder, length in zip(decoders, lengths, strict=True)
@@ -145,41 +155,57 @@ class Speculator:
         self._records.pop(request_id, None)
         self._proposer.forget(request_id)
 
-    def _decoders(self, draft: Draft) -> list[_Decoder]:
-        """Requests that decode in this step, with what could be guessed for them."""
-        states = [state for state in draft.states.values() if state.decodes]
+    def _step_times(self, draft: Draft, states: Sequence[RequestState]) -> Callable[[int], float]:
+        """Seconds of the step that is planned, with so many drafts in it."""
+        num_requests = len(states)
+        num_others = sum(len(chunk.token_ids) for chunk in draft.chunks.values()) - num_requests
+        context = _context(states)
+        return lambda count: self._times.step_s(context, num_requests, count, num_others)
+
+    def _decoders(
+        self, draft: Draft, states: Sequence[RequestState], step_s: Callable[[int], float]
+    ) -> list[_Decoder]:
+        """What could be guessed for the requests that decode."""
         most_skips = len(states) // REQUESTS_A_SKIP
+        # What a draft must bring at least, whatever comes with it, to make tokens come faster.
+        without_s = step_s(0)
+        least = min((step_s(count) / without_s - 1) / count for count in _TRIAL_LENGTHS) * len(
+            states
+        )
         return [
-            _Decoder(state, draft.chunks[state.id], self._offer(state, most_skips))
+            _Decoder(state, draft.chunks[state.id], self._offer(state, most_skips, least))
             for state in states
         ]
 
-    def _offer(self, state: RequestState, most_skips: int) -> Offer:
+    def _offer(self, state: RequestState, most_skips: int, least: float) -> Offer:
         most = min(MAX_DRAFTS, state.max_output_tokens - state.num_output - 1)
         if most < 1:
-            return Offer(0)
+            return _NO_OFFER
         record = self._records.get(state.id)
         if record is None:
             record = self._records[state.id] = _Record(list(self._chances))
         record.num_without += 1
-        if record.num_skipped < min(record.num_fruitless, most_skips):
-            record.num_skipped += 1
-            return Offer(0)
+        if record.num_without < PROBE_EVERY:
+            if record.num_skipped < min(record.num_fruitless, most_skips):
+                record.num_skipped += 1
+                return _NO_OFFER
+            if max(record.chances) < least:
+                return _NO_OFFER
         record.num_skipped = 0
         record.num_fruitless += 1
         return self._proposer.offer(state.id, state.token_ids, most)
 
-    def _lengths(self, draft: Draft, decoders: Sequence[_Decoder]) -> list[int]:
+    def _lengths(
+        self, draft: Draft, decoders: Sequence[_Decoder], step_s: Callable[[int], float]
+    ) -> list[int]:
         """How many drafts each request gets: what pays, and one for those that are tried again."""
-        num_requests = len(decoders)
-        num_others = sum(len(chunk.token_ids) for chunk in draft.chunks.values()) - num_requests
-        context = sum(each.chunk.start for each in decoders) // num_requests
+        context = _context([each.state for each in decoders])
         lengths = choose_lengths(
             [self._chance(each) for each in decoders],
             [each.offer.num_tokens for each in decoders],
-            num_rows=num_requests,
+            num_rows=len(decoders),
             budget=draft.tokens_left,
-            step_s=lambda count: self._times.step_s(context, num_requests, count, num_others),
+            step_s=step_s,
             round_s=lambda count: self._proposer.round_s(count, context),
         )
         left = draft.tokens_left - sum(lengths)
@@ -233,6 +259,11 @@ def make_speculator(
 ) -> Speculator | None:
     """One for each scheduler that has a proposer."""
     return None if proposer is None else Speculator(proposer, manager, block_size, prices)
+
+
+def _context(states: Sequence[RequestState]) -> int:
+    """Tokens of each, on average."""
+    return sum(len(state.token_ids) for state in states) // len(states)
 
 
 def _end(chunk: Chunk) -> int:
