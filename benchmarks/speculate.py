@@ -7,7 +7,7 @@ the ratio of their decoding speeds ((output tokens - 1) / seconds after the firs
 over the rounds, with the lowest and the highest.
 
     python benchmarks/speculate.py smollm2 --speculate ngram --rounds 5
-    python benchmarks/speculate.py qwen2.5-coder --speculate smollm2 --json results/s.json
+    python benchmarks/speculate.py smollm2-1.7b --speculate smollm2 --json results/s.json
 """
 
 import argparse
