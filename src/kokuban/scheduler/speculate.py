@@ -22,7 +22,7 @@ from kokuban.core.speculation import Offer, Proposer, Wanted
 from kokuban.core.step import Chunk, StepPlan
 from kokuban.kvcache.blocks import num_blocks_for, num_empty_slots
 from kokuban.kvcache.manager import Manager
-from kokuban.plan.speculation import choose_lengths
+from kokuban.plan.speculation import MAX_DRAFTS_A_STEP, choose_lengths
 from kokuban.scheduler.draft import Draft
 from kokuban.scheduler.prices import Prices
 from kokuban.scheduler.state import RequestState
@@ -33,6 +33,10 @@ MAX_DRAFTS = 16
 
 PROBE_EVERY = 64
 """Steps without drafts after which a request gets one anyway: texts and machines change."""
+
+EXPLORE_EVERY = 8
+"""Steps with drafts after which one has twice as many, so that their price is measured: whatever
+the model says of it, nobody knows it before."""
 
 MAX_PROBE_BACKLOG = 256
 """Tokens that a proposer may have to compute for a probe."""
@@ -97,6 +101,9 @@ class Speculator:
         self._times = StepTimes(prices)
         self._chances = list(proposer.chances)
         self._records: dict[RequestId, _Record] = {}
+        self._num_steps = 0
+        """With drafts that pay."""
+
         self._begun_s = 0.0
 
     def extend(self, draft: Draft, num_spare_blocks: int, now_s: float) -> None:
@@ -208,12 +215,26 @@ class Speculator:
             step_s=step_s,
             round_s=lambda count: self._proposer.round_s(count, context),
         )
+        lengths = self._explore(lengths, decoders, min(draft.tokens_left, MAX_DRAFTS_A_STEP))
         left = draft.tokens_left - sum(lengths)
         for i, decoder in enumerate(decoders):
             if lengths[i] == 0 and left > 0 and self._is_to_be_tried(decoder):
                 lengths[i] = 1
                 left -= 1
         return lengths
+
+    def _explore(self, lengths: list[int], decoders: Sequence[_Decoder], room: int) -> list[int]:
+        """Now and then twice as many drafts, as far as there are so many."""
+        if not any(lengths):
+            return lengths
+        self._num_steps += 1
+        if self._num_steps % EXPLORE_EVERY:
+            return lengths
+        longer = [
+            min(2 * length, each.offer.num_tokens)
+            for length, each in zip(lengths, decoders, strict=True)
+        ]
+        return longer if sum(longer) <= room else lengths
 
     def _chance(self, decoder: _Decoder) -> float:
         record = self._records.get(decoder.state.id)

@@ -265,3 +265,28 @@ class Dear:
 
     def decode_s(self, context_tokens: int, batch_size: int, num_drafts: int) -> float:
         return float(batch_size + num_drafts)
+
+
+class Wrong(Dear):
+    """A model that takes drafts for much dearer than they are."""
+
+    def decode_s(self, context_tokens: int, batch_size: int, num_drafts: int) -> float:
+        return 0.010 + 0.006 * num_drafts
+
+
+def test_a_price_that_is_wrong_is_found_out_by_trying_more() -> None:
+    bench = Bench(proposer=FakeProposer(), prices=Wrong())
+    bench.add(make_request("a", 5, max_tokens=600))
+
+    while bench.scheduler.has_requests:
+        plan = bench.scheduler.plan(bench.clock())
+        assert plan is not None
+        result = bench.runner.run(plan)
+        bench.clock.advance(0.010 + 0.001 * sum(each.num_drafts for each in plan.chunks))
+        bench.events += bench.scheduler.commit(plan, result, bench.clock())
+        bench.plans.append(plan)
+
+    drafts = [plan.chunks[0].num_drafts for plan in bench.plans]
+    assert max(drafts[:8]) < 8
+    assert min(drafts[-10:-1]) >= 12
+    bench.assert_text_as_alone("a", 600)
