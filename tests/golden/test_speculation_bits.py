@@ -192,6 +192,37 @@ def test_preemption_by_recompute_and_by_swap_changes_nothing(
     assert sum(each.usage.accepted_tokens for each in said) > 0
 
 
+def test_tables_stay_right_where_freed_blocks_are_used_again_at_once(
+    load: Load, tmp_path: Path
+) -> None:
+    """Every step takes blocks for drafts that are wrong, out of a few that all requests share."""
+    plain = run(load("llama"), tmp_path, GREEDY)
+
+    said = run(load("llama"), tmp_path, GREEDY, Oracle(sequences(plain), 0), num_blocks=22)
+
+    assert texts(said) == texts(plain)
+    assert sum(each.usage.preemptions for each in said) == 0
+    assert sum(each.usage.drafted_tokens for each in said) > 16 * NUM_NEW
+
+
+def test_more_rows_than_a_tile_of_the_head_change_nothing(load: Load, tmp_path: Path) -> None:
+    """Seven requests with up to 17 rows each; a tile has 64, and cuts no chunk with drafts."""
+    prompts = [[*PROMPTS[0][: 4 + i], i] for i in range(7)]
+    params = dict.fromkeys(range(7), KINDS["sampled"])
+
+    def ask(proposer: Proposer | None) -> list[Said]:
+        with Tiered(
+            load("llama"), tmp_path, prefix_cache=False, max_running=8, token_budget=256,
+            proposer=proposer,
+        ) as engine:  # fmt: skip
+            return engine.together(prompts, params=params)
+
+    plain = ask(None)
+    known = [[*prompt, *each.tokens] for prompt, each in zip(prompts, plain, strict=True)]
+
+    assert texts(ask(Oracle(known, 90))) == texts(plain)
+
+
 def test_prompt_lookup_changes_nothing(load: Load, tmp_path: Path) -> None:
     for kind in ("greedy", "sampled"):
         plain = run(load("llama"), tmp_path, KINDS[kind])

@@ -95,6 +95,17 @@ def test_wrong_guesses_are_overwritten() -> None:
     assert executor.steps == [{"a": 1}, {"a": 1}]
 
 
+def test_what_came_while_nobody_asked_is_computed_behind_the_last_right_guess() -> None:
+    model, executor = make()
+    sequence = [*range(20)]
+    guesses = propose(model, (A, sequence, 4))[0]
+    sequence += [guesses[0], guesses[1] + 1, 5, 6]
+    executor.steps.clear()
+
+    assert propose(model, (A, sequence, 2)) == [continuation(sequence, 2)]
+    assert executor.steps == [{"a": 3}, {"a": 1}]
+
+
 def test_requests_are_guessed_for_together_as_far_as_each_wants() -> None:
     model, executor = make()
     first, second = [*range(20)], [*range(50, 55)]

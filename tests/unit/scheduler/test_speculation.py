@@ -290,3 +290,21 @@ def test_a_price_that_is_wrong_is_found_out_by_trying_more() -> None:
     assert max(drafts[:8]) < 8
     assert min(drafts[-10:-1]) >= 12
     bench.assert_text_as_alone("a", 600)
+
+
+class Even(Dear):
+    """Each draft costs a quarter of a step."""
+
+    def decode_s(self, context_tokens: int, batch_size: int, num_drafts: int) -> float:
+        return 1.0 + 0.25 * num_drafts
+
+
+def test_now_and_then_a_step_has_twice_as_many_drafts() -> None:
+    bench = Bench(proposer=FakeProposer(percent=80), prices=Even())
+    bench.add(make_request("a", 5, max_tokens=100))
+
+    bench.run()
+
+    drafts = [plan.chunks[0].num_drafts for plan in bench.plans]
+    # 2 to 8 drafts pay, as chances come and go; steps 8 and 16 have twice what would pay there.
+    assert drafts[:18] == [0, 2, 3, 4, 5, 4, 5, 3, 6, 4, 3, 4, 5, 8, 4, 6, 16, 5]
