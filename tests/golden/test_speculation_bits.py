@@ -192,17 +192,34 @@ def test_preemption_by_recompute_and_by_swap_changes_nothing(
     assert sum(each.usage.accepted_tokens for each in said) > 0
 
 
-def test_tables_stay_right_where_freed_blocks_are_used_again_at_once(
-    load: Load, tmp_path: Path
-) -> None:
-    """Every step takes blocks for drafts that are wrong, out of a few that all requests share."""
-    plain = run(load("llama"), tmp_path, GREEDY)
+def test_a_newcomer_gets_the_blocks_that_wrong_drafts_had(load: Load, tmp_path: Path) -> None:
+    """The first request crosses into a block that drafts had before; then all others are filled."""
+    short, long = PROMPTS[1] * 2, PROMPTS[2] * 2
+    params = {0: replace(GREEDY, max_tokens=60)}
 
-    said = run(load("llama"), tmp_path, GREEDY, Oracle(sequences(plain), 0), num_blocks=22)
+    def ask(proposer: Proposer | None) -> list[SampledToken]:
+        said: list[SampledToken] = []
+        with Tiered(
+            load("llama"), tmp_path, num_blocks=16, prefix_cache=False, proposer=proposer
+        ) as engine:
+            first = Request(id=RequestId("first"), prompt_token_ids=tuple(short), params=params[0])
+            other = Request(
+                id=RequestId("other"),
+                prompt_token_ids=tuple(long),
+                params=replace(GREEDY, max_tokens=1),
+            )
+            engine.core.add([first])
+            for _ in range(20):
+                said += [token for event in engine.core.step() for token in event.tokens]
+            engine.core.add([other])
+            while engine.scheduler.has_requests:
+                for event in engine.core.step():
+                    said += event.tokens if event.request_id == "first" else ()
+        return said
 
-    assert texts(said) == texts(plain)
-    assert sum(each.usage.preemptions for each in said) == 0
-    assert sum(each.usage.drafted_tokens for each in said) > 16 * NUM_NEW
+    plain = ask(None)
+
+    assert ask(Oracle([[*short, *(token.token_id for token in plain)]], 0)) == plain
 
 
 def test_more_rows_than_a_tile_of_the_head_change_nothing(load: Load, tmp_path: Path) -> None:
