@@ -44,6 +44,7 @@ class AnyHistory(RuleBasedStateMachine):
         windows=st.sampled_from([(None,), (None, 20), (None, 1, 40)]),
         token_budget=st.sampled_from([4, 8, 40, 500]),
         max_prefill=st.sampled_from([None, 3, 30]),
+        step_target_ms=st.sampled_from([None, None, 1.0, 1200.0, 20_000.0]),
         max_skips=st.integers(0, 3),
         prefix_cache=st.sampled_from(["on", "on", "whole blocks", "off"]),
         eviction=st.sampled_from(EVICTIONS),
@@ -57,6 +58,7 @@ class AnyHistory(RuleBasedStateMachine):
         windows: Sequence[int | None],
         token_budget: int,
         max_prefill: int | None,
+        step_target_ms: float | None,
         max_skips: int,
         prefix_cache: str,
         eviction: Eviction,
@@ -67,6 +69,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.config = SchedulerConfig(
             token_budget=token_budget,
             max_prefill_tokens=max_prefill,
+            step_target_ms=step_target_ms,
             max_running_requests=4,
             max_waiting_requests=12,
             max_skips=max_skips,
@@ -177,6 +180,7 @@ class AnyHistory(RuleBasedStateMachine):
                 continue
             self._check_plan(plan)
             result = self.runner.run(plan)
+            self.now_s += 0.01 * plan.num_tokens
             self._take(self.scheduler.commit(plan, result, self.now_s))
             self.scheduler.check()
 

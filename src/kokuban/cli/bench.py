@@ -94,6 +94,7 @@ def throughput(
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
     speculate: options.Speculate = "",
+    step_target_ms: options.StepTargetMs = None,
 ) -> None:
     """Queue many requests at once and count tokens a second."""
     engine_options = EngineOptions(
@@ -103,6 +104,7 @@ def throughput(
         threads=threads,
         quantize=quantize,
         speculate=speculate,
+        step_target_ms=step_target_ms,
     )
     with open_engine(engine_options) as engine:
         asyncio.run(_round(engine, 1, prompt_tokens, output_tokens, SEED))

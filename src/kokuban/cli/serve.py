@@ -51,6 +51,7 @@ def serve(
     port: Port = 8000,
     token_budget: TokenBudget = DEFAULTS.token_budget,
     max_prefill_tokens: MaxPrefillTokens = None,
+    step_target_ms: options.StepTargetMs = None,
     max_context_tokens: options.MaxContextTokens = 0,
     max_running_requests: MaxRunningRequests = None,
     max_waiting_requests: MaxWaitingRequests = DEFAULTS.max_waiting_requests,

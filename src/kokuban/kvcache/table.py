@@ -1,10 +1,11 @@
 """The block tables of one request, one for each KV group, as its manager keeps them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
+from kokuban.core.step import BlockRewrite
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain
 
@@ -17,6 +18,16 @@ class Restored(NamedTuple):
 
 
 NOT_RESTORED = Restored()
+
+
+class Extension(NamedTuple):
+    """What a request's tables get for its next tokens."""
+
+    new_block_ids: tuple[tuple[BlockId, ...], ...]
+    """For each group, see `Manager.grow`."""
+
+    rewrites: tuple[BlockRewrite, ...]
+    """See `Manager.copy_on_write`."""
 
 
 class Table:
@@ -48,14 +59,43 @@ class Table:
 
         self.chain = chain
 
-    def leave_behind(self, group: int, num_blocks: int) -> list[BlockId]:
-        """Take out what a group holds of its first blocks, which lie behind its window."""
-        behind = self.num_behind[group]
-        needed = self.num_behind[group] = max(behind, num_blocks)
-        blocks = self.groups[group]
-        taken = blocks[behind:needed]
-        blocks[behind:needed] = [NO_BLOCK] * (needed - behind)
-        return taken[::-1]
+    def begin_with(self, hits: Sequence[Sequence[BlockId]]) -> list[BlockId]:
+        """Put a cached prefix into tables that are empty.
+
+        Args:
+            hits: as `CachedPrefix.block_ids`.
+
+        Returns:
+            Those of them that are in the pool, to be held.
+        """
+        for group, blocks in enumerate(hits):
+            self.groups[group].extend(blocks)
+            self.num_behind[group] = blocks.count(NO_BLOCK)
+        return [block for blocks in hits for block in blocks if block >= 0]
+
+    def leave_behind(self, group: int, count: int) -> list[BlockId]:
+        """Make at least the first `count` entries of a group NO_BLOCK.
+
+        Returns:
+            What they were, last first, to be released.
+        """
+        behind, blocks = self.num_behind[group], self.groups[group]
+        if count <= behind:
+            return []
+        left = blocks[behind:count]
+        blocks[behind:count] = [NO_BLOCK] * len(left)
+        self.num_behind[group] = count
+        left.reverse()
+        return left
+
+    def reaches(self, num_tokens: int, block_size: int) -> bool:
+        """Grow to so many tokens if that needs no block, and none is left to be shown."""
+        shown = self.num_shown
+        if num_tokens > shown * block_size or shown != len(self.groups[0]):
+            return False
+        if num_tokens > self.num_grown:
+            self.num_grown = num_tokens
+        return True
 
     def cut(self, num_logical: int) -> list[BlockId]:
         """Take out the entries from `num_logical` on, which hold nothing, tail first."""
@@ -64,6 +104,7 @@ class Table:
         for blocks in self.groups:
             del blocks[num_logical:]
         self.num_shown = min(self.num_shown, num_logical)
+        self.num_grown = self.num_written
         return taken
 
     @property

@@ -12,7 +12,7 @@ so that one sequence of calls gives one sequence of plans; `tests/unit/scheduler
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.errors import RequestError
@@ -33,6 +33,7 @@ from kokuban.scheduler.sessions import Sessions
 from kokuban.scheduler.siblings import SiblingForks
 from kokuban.scheduler.speculate import make_speculator
 from kokuban.scheduler.state import RequestState
+from kokuban.scheduler.step_target import StepTarget
 from kokuban.scheduler.totals import SchedulerStats, Totals
 
 _NO_OUTPUT = ChunkOutput()
@@ -66,9 +67,7 @@ class Scheduler:
     ) -> None:
         self._config = config
         self._manager = manager
-        alone = manager.max_tokens_alone
-        context = max_context_tokens if alone is None else min(max_context_tokens, alone)
-        self._limits = Limits(config, context)
+        self._limits = Limits(config, _most_tokens(manager, max_context_tokens))
         self._requests: dict[RequestId, RequestState] = {}
         self._shares = TenantShares()
         self._queue = WaitingQueue(self._shares)
@@ -79,6 +78,7 @@ class Scheduler:
         self._prefixes = Prefixes(manager, prices)
         self._pins = Pins(manager.keeper, int(config.pin_share * manager.num_blocks))
         self.sessions = Sessions(manager, prices, self._pins)
+        self._target = StepTarget.of(config, prices.recompute_s)
         self._siblings = SiblingForks(self._queue, manager, self._prefixes)
         self._speculator = make_speculator(proposer, manager, config.block_size, prices)
         self._planner = Planner(
@@ -90,6 +90,7 @@ class Scheduler:
             self._shares,
             self._pace,
             self._prefixes,
+            self._target,
         )
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
@@ -125,7 +126,7 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Counts of now, and totals."""
-        return SchedulerStats(len(self._running), len(self._queue), Totals(**asdict(self._totals)))
+        return SchedulerStats(len(self._running), len(self._queue), replace(self._totals))
 
     def add(self, request: Request, now_s: float) -> None:
         """Append a request to the waiting queue; see `add_group` for errors."""
@@ -248,6 +249,8 @@ class Scheduler:
         if self._speculator is not None:
             self._speculator.time(plan, now_s)
         self._manager.commit_moves(plan.moves)
+        if self._target is not None and plan.chunks:
+            self._target.end(now_s)
         events = []
         for chunk in plan.chunks:
             state = states[chunk.request_id]
@@ -299,20 +302,23 @@ class Scheduler:
             f"step {self._totals.steps - 1} has {len(output.tokens)} tokens for request "
             f"{state.id}, whose chunk {'samples' if chunk.samples else 'does not sample'}"
         )
+        totals = self._totals
+        is_new = state.num_output == 0  # Only then may others fork from it.
+        scores: tuple[SampledToken, ...] = ()
         if chunk.num_drafts:
-            scores: tuple[SampledToken, ...] = ()
             tokens, finish = self._accept_drafts(state, chunk, output.tokens, now_s)
         else:
-            self._advance(state, len(chunk.token_ids))
+            self._advance(state, len(chunk.token_ids), is_new=is_new)
             scores = state.new_scores(chunk.start, output.prompt_logprobs)
-            self._siblings.advance(state, scores)
+            if is_new:
+                self._siblings.advance(state, scores)
             tokens, finish = state.accept(output.tokens, now_s)
-        if state.max_output_tokens == 0 and state.num_uncomputed == 0:
+        if not tokens and state.max_output_tokens == 0 and state.num_uncomputed == 0:
             finish = FinishReason.LENGTH
-        self._totals.output_tokens += len(tokens)
+        totals.output_tokens += len(tokens)
         self._shares.charge(state.request.tenant, output_tokens=len(tokens))
         usage = None
-        if tokens and state.num_output == len(tokens):
+        if tokens and is_new:
             # Who ends a request early, at a stop string, sees no last event: this is the receipt.
             usage = state.receipt()
         if finish is not None:
@@ -324,7 +330,7 @@ class Scheduler:
         return TokenEvent(state.id, tokens, prompt_logprobs=scores, finish=finish, usage=usage)
 
     def _accept_drafts(
-        self, state: RequestState, chunk: Chunk, found: Sequence[SampledToken], now_s: float
+        self, state: RequestState, chunk: Chunk, found: tuple[SampledToken, ...], now_s: float
     ) -> tuple[tuple[SampledToken, ...], FinishReason | None]:
         """Take what a chunk with drafts brought. The last token of all is not computed, as ever."""
         assert self._speculator is not None, "drafts from nowhere"
@@ -338,13 +344,11 @@ class Scheduler:
         self._totals.count_drafts(chunk.num_drafts, num_accepted)
         return tokens, finish
 
-    def _advance(self, state: RequestState, num_tokens: int) -> None:
+    def _advance(self, state: RequestState, num_tokens: int, *, is_new: bool = False) -> None:
         """Count tokens as computed, here and in the cache."""
-        recomputed = state.recomputed_tokens
-        state.advance(num_tokens)
-        self._totals.recomputed_tokens += state.recomputed_tokens - recomputed
-        kept_from = self._siblings.kept_from(state)
-        self._manager.advance(state.id, state.num_computed, state.token_ids, fork_at=kept_from)
+        self._totals.recomputed_tokens += state.advance(num_tokens)
+        fork_at = self._siblings.kept_from(state) if is_new else None
+        self._manager.advance(state.id, state.num_computed, state.token_ids, fork_at=fork_at)
 
     def _fail(self, state: RequestState, text: str, now_s: float) -> TokenEvent:
         usage = state.finish(now_s)
@@ -387,3 +391,9 @@ class Scheduler:
             if kept.contents:
                 name = kept.contents[-1]
                 self._pins.add(state.request.tenant, name, kept, now_s + pin.ttl_s)
+
+
+def _most_tokens(manager: Manager, max_context_tokens: int) -> int:
+    """Of one request that has the pool to itself."""
+    alone = manager.max_tokens_alone
+    return max_context_tokens if alone is None else min(max_context_tokens, alone)

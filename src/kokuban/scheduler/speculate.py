@@ -14,7 +14,7 @@ Owns: the counts. Asks: a `Proposer` for guesses, the manager for blocks.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kokuban.core.request import RequestId
@@ -261,8 +261,7 @@ class Speculator:
         chunk, state = decoder.chunk, decoder.state
         more = self._manager.grow(state.id, _end(chunk) + len(tokens))
         draft.extend(
-            replace(
-                chunk,
+            chunk._replace(
                 token_ids=(*chunk.token_ids, *tokens),
                 new_block_ids=tuple(
                     (*blocks, *new) for blocks, new in zip(chunk.new_block_ids, more, strict=True)

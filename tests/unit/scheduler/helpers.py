@@ -29,6 +29,7 @@ class Bench:
         *,
         token_budget: int = 64,
         max_prefill_tokens: int | None = None,
+        step_target_ms: float | None = None,
         max_running: int = 8,
         max_waiting: int = 20_000,
         max_skips: int = 32,
@@ -63,6 +64,7 @@ class Bench:
         self.config = SchedulerConfig(
             token_budget=token_budget,
             max_prefill_tokens=max_prefill_tokens,
+            step_target_ms=step_target_ms,
             max_running_requests=max_running,
             max_waiting_requests=max_waiting,
             max_context_tokens=max_context,
