@@ -74,6 +74,14 @@ Threads = Annotated[int, typer.Option(help="Threads that compute. 0: the CPUs of
 Quantize = Annotated[
     str, typer.Option(help="Quantise 16- and 32-bit weights at load: none, int8 or int4.")
 ]
+Speculate = Annotated[
+    str,
+    typer.Option(
+        metavar="ngram|MODEL",
+        help="Guess tokens ahead, from the text itself or with a smaller model of the same "
+        "vocabulary: same text, fewer steps.",
+    ),
+]
 NoPrefixCache = Annotated[
     bool,
     typer.Option(
@@ -106,6 +114,7 @@ class EngineOptions:
     eviction: str = "lru"
     threads: int = 0
     quantize: str = "none"
+    speculate: str = ""
     no_prefix_cache: bool = False
     served_name: str | None = None
 
@@ -139,6 +148,7 @@ class EngineOptions:
             public_prefixes=tuple(map(_read, self.public_prefix or ())),
             threads=self.threads,
             quantize=cast("Any", self.quantize),
+            speculate=self.speculate,
         )
 
 

@@ -127,6 +127,10 @@ class RuntimeConfig:
     quantize: Quantize = "none"
     """Quantise 16- and 32-bit weights at load."""
 
+    speculate: str = ""
+    """What guesses tokens ahead, so that a step may bring several: "ngram" (the sequence itself) or
+    a smaller model of the same vocabulary. "": nothing. No text depends on it."""
+
     def __post_init__(self) -> None:
         if self.kv_dtype not in KV_DTYPES:
             raise ConfigError(f"kv_dtype={self.kv_dtype} is none of {', '.join(KV_DTYPES)}")

@@ -72,6 +72,12 @@ class Chunk(NamedTuple):
     rewrites: tuple[BlockRewrite, ...] = ()
     """Entries that earlier chunks of the request brought and that change before this step."""
 
+    num_drafts: int = 0
+    """How many of the tokens, the last ones, are guesses of what will be sampled. Each is accepted
+    if the token before it samples it and all drafts before it were; 1 to num_drafts + 1 tokens
+    come out. After such a chunk the request's tables end with its last accepted token: runner and
+    manager both drop what blocks lie beyond."""
+
 
 class BlockCopy(NamedTuple):
     """Copy a block inside the pool (copy on write)."""
@@ -177,6 +183,12 @@ class Usage:
 
     resumed_from: Origin = ""
     """Where the KV of its session came from, if that was paused before."""
+
+    drafted_tokens: int = 0
+    """Tokens that were guessed before they were sampled."""
+
+    accepted_tokens: int = 0
+    """Those of them that were right: output tokens that cost no step of their own."""
 
     preemptions: int = 0
     recomputed_tokens: int = 0

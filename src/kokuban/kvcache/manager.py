@@ -140,11 +140,7 @@ class Manager:
         return self._pool.index_version + (self._tiers.version if self._tiers else 0)
 
     def forget_free(self) -> int:
-        """Forget what free blocks and the lower tiers hold.
-
-        Returns:
-            How many blocks of the pool could have been hit.
-        """
+        """Forget what free blocks and lower tiers hold; returns how many blocks could be hit."""
         if self._tiers is not None:
             self._tiers.clear()
         return self._pool.forget_free()
@@ -352,6 +348,11 @@ class Manager:
         for group, window in self._windowed:
             needed = first_needed(kept_from, window, self._block_size)
             self._pool.release(table.leave_behind(group, needed))
+
+    def trim(self, request_id: RequestId) -> None:
+        """Give back blocks beyond the last token computed; the runner drops them from its own."""
+        table = self._tables[request_id]
+        self._pool.release(table.cut(num_blocks_for(table.num_written, self._block_size)))
 
     def release(
         self,

@@ -97,6 +97,16 @@ class Table:
             self.num_grown = num_tokens
         return True
 
+    def cut(self, num_logical: int) -> list[BlockId]:
+        """Take out the entries from `num_logical` on, which hold nothing, tail first."""
+        assert self.num_published <= num_logical, "a published block is cut off"
+        taken = [b for blocks in self.groups for b in reversed(blocks[num_logical:])]
+        for blocks in self.groups:
+            del blocks[num_logical:]
+        self.num_shown = min(self.num_shown, num_logical)
+        self.num_grown = self.num_written
+        return taken
+
     @property
     def num_logical(self) -> int:
         return len(self.groups[0])

@@ -58,6 +58,11 @@ class Draft:
             goes_on = num_tokens < state.num_uncomputed
             self.time.spend(chunk.start, num_tokens, is_last=goes_on)
 
+    def extend(self, chunk: Chunk) -> None:
+        """Put drafts behind the one token that a decoding request's chunk has so far."""
+        self.chunks[chunk.request_id] = chunk
+        self.tokens_left -= chunk.num_drafts
+
     def drop(self, state: RequestState) -> None:
         """Take out the chunk of a request that is about to be preempted, if it has one."""
         chunk = self.chunks.pop(state.id, None)

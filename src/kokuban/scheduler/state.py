@@ -80,14 +80,14 @@ class RequestState:
 
         self.needed = 0  # Blocks that it needed when it was looked at last.
         self.fetch: Fetch | None = None  # What it waits, or has waited, for to come from disk.
-        self.resumes = False  # Whether it ends the pause of its session.
+        self.resumes = self.running = False  # It ends its session's pause; it holds blocks.
         self.resumed_from: Origin = ""
-        self.running = False
         self.num_skips = 0
         """Times that another request was admitted before this one although it was behind it."""
 
         self.num_preemptions = 0
         self.recomputed_tokens = self._num_ever_computed = self._num_scored = 0
+        self.drafted_tokens = self.accepted_tokens = 0  # Guesses, and those that were right.
         self._forked_scores: tuple[SampledToken, ...] = ()
         self._watch = Stopwatch(request.arrival_s)
 
@@ -213,6 +213,8 @@ class RequestState:
             cached_disk_tokens=self.restored.disk_tokens,
             cache_write_tokens=self.cache_write_tokens,
             resumed_from=self.resumed_from,
+            drafted_tokens=self.drafted_tokens,
+            accepted_tokens=self.accepted_tokens,
             preemptions=self.num_preemptions,
             recomputed_tokens=self.recomputed_tokens,
             queue_s=self._watch.queue_s,

@@ -7,6 +7,7 @@ from tests.fakes import FakeClock, FakeDisk, FakeRunner, continuation
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.speculation import Proposer
 from kokuban.core.step import StepPlan, TokenEvent
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
@@ -39,6 +40,7 @@ class Bench:
         num_slots: int = 0,
         disk: bool = False,
         prices: Prices | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self.runner = FakeRunner(16, windows)
         self.disk = FakeDisk(self.runner.host)
@@ -69,7 +71,11 @@ class Bench:
             max_skips=max_skips,
         )
         self.scheduler = Scheduler(
-            self.config, self.manager, max_context_tokens=100_000, prices=prices
+            self.config,
+            self.manager,
+            max_context_tokens=100_000,
+            prices=prices,
+            proposer=proposer,
         )
         self.clock = FakeClock()
         self.requests: dict[RequestId, Request] = {}
