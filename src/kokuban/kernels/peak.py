@@ -79,7 +79,7 @@ def read_memory(
 
 
 def huge_pages(size: int) -> NDArray[np.uint8]:
-    """[size] uint8 at a multiple of 2 MB, filled with ones, in huge pages where there are some.
+    """[size] uint8 at a multiple of 2 MB, filled with ones, in huge pages if the system has some.
 
     Written, because memory that was never written is one page of zeros, which any cache holds.
     """
