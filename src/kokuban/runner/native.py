@@ -28,7 +28,9 @@ from kokuban.program.rope import inverse_frequencies
 from kokuban.runner.inputs import build_input
 from kokuban.runner.key_offsets import key_offsets
 from kokuban.runner.load import LoadedWeights
+from kokuban.runner.logits_memory import empty_logits
 from kokuban.runner.lower import Lowering
+from kokuban.runner.profile import Profile
 from kokuban.runner.rope_tables import RopeTable
 from kokuban.runner.rows import Rows
 from kokuban.sampling.sampler import Sampler
@@ -112,8 +114,11 @@ class NativeExecutor:
         tables = tuple(table.array for table in self._rope_tables)
         offsets = key_offsets(program, weights.vectors, positions) if layout.rotated else {}
         Lowering(program, weights, tables, self._native, offsets).lower()
-        self._sampler = Sampler(valid_vocab=valid_vocab, pool=pool, isa_cap=isa_cap)
-        self._logits = np.empty((0, program.vocab_size), np.float32)
+        self._program, self._vocab_size = program, program.vocab_size
+        self._sampler = Sampler(
+            valid_vocab=valid_vocab or program.vocab_size, pool=pool, isa_cap=isa_cap
+        )
+        self._logits = empty_logits(0, self._vocab_size)
         self._result: StepResult | None = None
 
     def submit(self, plan: StepPlan) -> None:
@@ -146,7 +151,13 @@ class NativeExecutor:
         self._follow(plan)
         every = [HeadRow(plan.chunks[0], row, 0) for row in range(plan.num_tokens)]
         self._run_body(plan, every)
-        return np.concatenate([tile.copy() for _, tile in self._tiles(every)])
+        return np.concatenate(
+            [tile[:, : self._vocab_size].copy() for _, tile in self._tiles(every)]
+        )
+
+    def profile(self) -> Profile:
+        """Begin to time the operations of steps."""
+        return Profile(self._program, self._native)
 
     def _follow(self, plan: StepPlan) -> None:
         for request_id in plan.ended:
@@ -203,7 +214,7 @@ class NativeExecutor:
         """Run the head on some rows at a time; the logits hold until the next tile."""
         most = min(len(head), HEAD_ROWS)
         if len(self._logits) < most:
-            self._logits = np.empty((most, self._logits.shape[1]), np.float32)
+            self._logits = empty_logits(most, self._vocab_size)
         for begin in range(0, len(head), HEAD_ROWS):
             rows = head[begin : begin + HEAD_ROWS]
             logits = self._logits[: len(rows)]
