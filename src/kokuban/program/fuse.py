@@ -6,6 +6,7 @@ half a layer of its work is done for nothing (2 to 5 % of a prefill; docs/decisi
 """
 
 from dataclasses import fields, replace
+from typing import Any
 
 from kokuban.program.check import check_program, reads, writes
 from kokuban.program.ops import Attention, KvWrite, Op, TakeRows, Value
@@ -65,11 +66,10 @@ def _in_head(value: Value) -> Value:
 
 def _changed(op: Op, values: dict[Value, Value]) -> Op:
     """The operation with other values; those that are not named stay."""
-    return replace(
-        op,
-        **{
-            field.name: values[getattr(op, field.name)]
-            for field in fields(op)
-            if isinstance(getattr(op, field.name), Value) and getattr(op, field.name) in values
-        },
-    )
+    found = {field.name: getattr(op, field.name) for field in fields(op)}
+    changes: dict[str, Any] = {
+        name: values[value]
+        for name, value in found.items()
+        if isinstance(value, Value) and value in values
+    }
+    return replace(op, **changes)

@@ -93,8 +93,7 @@ class NativeExecutor:
     ) -> None:
         layout = storage.layout
         self._storage, self._host, self._block_size = storage, host, layout.block_size
-        self._num_groups = len(program.kv.groups)
-        self._rows: Rows[RowState] = Rows(self._num_groups)
+        self._rows: Rows[RowState] = Rows(len(program.kv.groups))
         positions = rope_positions or max_context_tokens
         self._rope_tables = tuple(
             RopeTable(*inverse_frequencies(config, positions), max_context_tokens)
@@ -180,7 +179,7 @@ class NativeExecutor:
             self._storage.block(move.block)[:] = self._host.block(move.slot)
 
     def _run_body(self, plan: StepPlan, head: Sequence[HeadRow]) -> None:
-        arrays = build_input(plan, self._rows, self._num_groups, self._block_size)
+        arrays = build_input(plan, self._rows, self._block_size)
         for table in self._rope_tables:
             table.fill(int(arrays.positions.max()) + 1)
         self._native.run_body(
