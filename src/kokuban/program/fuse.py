@@ -2,7 +2,7 @@
 
 `take_rows_early`: behind the last attention a token needs nothing of the others, so what comes
 there is computed for the sampled rows alone. Of a prompt that is one row: without this, more than
-half a layer of its work is done for nothing (2 to 5 % of a prefill; docs/decisions/0022).
+half a layer of its work is done for nothing (3 to 5 % of a prefill; docs/decisions/0022).
 """
 
 from dataclasses import fields, replace
