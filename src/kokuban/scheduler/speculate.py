@@ -104,7 +104,9 @@ class Speculator:
         self._num_steps = 0
         """With drafts that pay."""
 
-        self._begun_s = 0.0
+        self._begun_s = self._guessing_s = 0.0
+        self._caught_up = False
+        """Whether guessing for the step in flight had to compute more than guesses."""
 
     def extend(self, draft: Draft, num_spare_blocks: int, now_s: float) -> None:
         """Put drafts behind the tokens of requests that decode.
@@ -113,7 +115,7 @@ class Speculator:
             draft: the step, planned to the end otherwise.
             num_spare_blocks: of the pool, that nobody needs in this step.
         """
-        self._begun_s = now_s
+        self._begun_s, self._guessing_s, self._caught_up = now_s, 0.0, False
         states = [state for state in draft.states.values() if state.decodes]
         if not states or draft.tokens_left < 1:
             return
@@ -129,6 +131,8 @@ class Speculator:
         chosen = [(decoder, length) for decoder, length in chosen if length > 0]
         if not chosen:
             return
+        self._note_price([length for _, length in chosen], _context(states))
+        self._caught_up = any(each.offer.backlog > MAX_DRAFTS for each, _ in chosen)
         guesses = self._proposer.propose(
             [Wanted(each.state.id, each.state.token_ids, length) for each, length in chosen]
         )
@@ -153,9 +157,10 @@ class Speculator:
         """Learn how long a step took, if it did nothing but decode."""
         num_requests, num_drafts = len(plan.chunks), sum(c.num_drafts for c in plan.chunks)
         only_decodes = plan.num_tokens == num_requests + num_drafts and not plan.admitted
-        if num_requests and only_decodes and not plan.moves:
+        if num_requests and only_decodes and not plan.moves and not self._caught_up:
             context = sum(chunk.start for chunk in plan.chunks) // num_requests
-            self._times.observe(context, num_requests, num_drafts, now_s - self._begun_s)
+            seconds = now_s - self._begun_s
+            self._times.observe(context, num_requests, num_drafts, seconds, self._guessing_s)
 
     def forget(self, request_id: RequestId) -> None:
         """The request has ended."""
@@ -213,7 +218,7 @@ class Speculator:
             num_rows=len(decoders),
             budget=draft.tokens_left,
             step_s=step_s,
-            round_s=lambda count: self._proposer.round_s(count, context),
+            round_s=lambda count: self._times.scaled_s(self._proposer.round_s(count, context)),
         )
         lengths = self._explore(lengths, decoders, min(draft.tokens_left, MAX_DRAFTS_A_STEP))
         left = draft.tokens_left - sum(lengths)
@@ -222,6 +227,11 @@ class Speculator:
                 lengths[i] = 1
                 left -= 1
         return lengths
+
+    def _note_price(self, lengths: Sequence[int], context_tokens: int) -> None:
+        """What the model says of guessing so many tokens for each request."""
+        rounds = [sum(length > done for length in lengths) for done in range(max(lengths))]
+        self._guessing_s = sum(self._proposer.round_s(count, context_tokens) for count in rounds)
 
     def _explore(self, lengths: list[int], decoders: Sequence[_Decoder], room: int) -> list[int]:
         """Now and then twice as many drafts, as far as there are so many."""

@@ -62,14 +62,27 @@ class StepTimes:
         modelled_s = self._modelled_s(context_tokens, num_requests, num_drafts, num_others)
         return modelled_s * math.exp(self._speed + self._correction(_bucket(num_tokens)))
 
+    def scaled_s(self, seconds: float) -> float:
+        """What the model says of other work, at the speed of the machine now."""
+        return seconds * math.exp(self._speed)
+
     def observe(
-        self, context_tokens: int, num_requests: int, num_drafts: int, seconds: float
+        self,
+        context_tokens: int,
+        num_requests: int,
+        num_drafts: int,
+        seconds: float,
+        guessing_s: float = 0.0,
     ) -> None:
-        """Learn from a step that computed nothing else."""
+        """Learn from a step that computed nothing else.
+
+        Args:
+            guessing_s: what the model says of guessing the drafts, which was timed with the step.
+        """
         if seconds <= 0:
             return
         bucket = _bucket(num_requests + num_drafts)
-        modelled_s = self._modelled_s(context_tokens, num_requests, num_drafts, 0)
+        modelled_s = self._modelled_s(context_tokens, num_requests, num_drafts, 0) + guessing_s
         if not self._num_seen:
             self._speed = math.log(seconds / modelled_s)
         correction = self._correction(bucket)

@@ -74,3 +74,13 @@ def test_a_clock_that_stands_still_says_nothing() -> None:
     times.observe(100, 1, 4, 0.0)
 
     assert times.step_s(100, 1, 4) == pytest.approx(0.014)
+
+
+def test_the_time_of_guessing_is_no_time_of_the_step() -> None:
+    times = StepTimes(Model())
+    for _ in range(100):
+        times.observe(100, 1, 0, 0.020)
+        times.observe(100, 1, 4, 2 * (0.014 + 0.006), guessing_s=0.006)
+
+    assert ratio(times, 4) == pytest.approx(1.4, rel=0.01)
+    assert times.scaled_s(0.006) == pytest.approx(0.012, rel=0.01)
