@@ -28,6 +28,7 @@ from kokuban.observe.machine import cpu_name, num_threads
 from kokuban.plan.cost import CostModel
 from kokuban.plan.machine import load_constants
 from kokuban.plan.memory import KvBudget
+from kokuban.program.fuse import take_rows_early
 from kokuban.program.program import Program
 from kokuban.runner.load import LoadedWeights, Progress, load_weights
 from kokuban.runner.native import NativeExecutor
@@ -79,7 +80,7 @@ def build_engine(
         ConfigError, ModelError: it cannot be found, read or run with these settings.
     """
     source = open_source(resolve(str(model), progress=on_pull))
-    config, program = source.config, build_program(source.config)
+    config, program = source.config, take_rows_early(build_program(source.config))
     layout = make_layout(program.kv, scheduler.block_size, runtime)
     text = load_text(source.tokenizer_source())
     compute = _compute(runtime)
