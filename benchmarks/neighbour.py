@@ -1,8 +1,9 @@
 """What does a process that takes a core away from us cost?
 
 Decode of one request, of a batch, and a prefill run in alternation with the cores to themselves
-and with a neighbour: a process of equal priority that computes without end on one of them. Its
-clock tells which share of the machine it got in each busy round. Throughput should fall by that
+and with a neighbour: a process of equal priority, in a session of its own, that computes without
+end on one of them. Its clock and ours tell which share of the processor time that we had before it
+took in each busy round; other processes may run all the while. Throughput should fall by that
 share and by no more (threshold: 15 % beyond it): an engine whose threads meet at barriers loses
 many times as much, because each barrier waits until the system gives the core back.
 
@@ -37,7 +38,10 @@ class Neighbour:
     """A process that computes on one core, or stands still."""
 
     def __init__(self, core: int) -> None:
-        self._process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        # A session of its own: Linux shares a core between sessions first, then inside each.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "while True: pass"], start_new_session=True
+        )
         os.sched_setaffinity(self._process.pid, {core})
         self.pause()
 
@@ -65,7 +69,7 @@ class Round:
     """Throughput with it over throughput without."""
 
     left: float
-    """The part of the cores in use that it did not take."""
+    """The part of our processor time that it did not take."""
 
 
 def main() -> None:
@@ -81,10 +85,7 @@ def main() -> None:
     try:
         for name, step in workloads(model):
             step()
-            rounds = [
-                measure(step, neighbour, min(args.threads, len(cores)), busy_first=bool(i % 2))
-                for i in range(args.rounds)
-            ]
+            rounds = [measure(step, neighbour, busy_first=bool(i % 2)) for i in range(args.rounds)]
             held = report(name, rounds) and held
     finally:
         neighbour.end()
@@ -109,16 +110,15 @@ def workloads(model: Model) -> list[tuple[str, Callable[[], object]]]:
     return found
 
 
-def measure(
-    step: Callable[[], object], neighbour: Neighbour, threads: int, *, busy_first: bool
-) -> Round:
+def measure(step: Callable[[], object], neighbour: Neighbour, *, busy_first: bool) -> Round:
     """Steps for some time without and with the neighbour, in either order."""
     rates: dict[bool, float] = {}
-    share = 0.0
+    ours = taken = 0.0
     for busy in (busy_first, not busy_first):
         if busy:
             neighbour.resume()
-        cpu_s, begin = neighbour.cpu_s(), time.perf_counter()
+        theirs_s, ours_s = neighbour.cpu_s(), time.process_time()
+        begin = time.perf_counter()
         count, wall_s = 0, 0.0
         while wall_s < ROUND_S:
             step()
@@ -126,9 +126,11 @@ def measure(
             wall_s = time.perf_counter() - begin
         rates[busy] = count / wall_s
         if busy:
-            share = (neighbour.cpu_s() - cpu_s) / (wall_s * threads)
+            taken = (neighbour.cpu_s() - theirs_s) / wall_s
             neighbour.pause()
-    return Round(rates[True] / rates[False], 1 - share)
+        else:
+            ours = (time.process_time() - ours_s) / wall_s
+    return Round(rates[True] / rates[False], 1 - taken / ours)
 
 
 def report(name: str, rounds: list[Round]) -> bool:
