@@ -5,7 +5,15 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 
 class Report(Protocol):
@@ -36,3 +44,39 @@ def progress_bars() -> Iterator[Report]:
 
     with bars:
         yield report
+
+
+class Advance(Protocol):
+    """Called when one more is done."""
+
+    def __call__(self, what_now: str = "", *, failed: bool = False) -> None: ...
+
+
+@contextmanager
+def count_bar(what: str, total: int) -> Iterator[Advance]:
+    """A bar of things that are counted, with the failed ones; none where nobody looks.
+
+    It is drawn twice a second: more would be work beside what is measured.
+    """
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        refresh_per_second=2,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(what, total=total)
+    num_failed = 0
+
+    def advance(what_now: str = "", *, failed: bool = False) -> None:
+        nonlocal num_failed
+        num_failed += failed
+        text = f"{what} ({num_failed} failed)" if num_failed else what_now or what
+        bar.update(task, advance=1, description=text)
+
+    with bar:
+        yield advance
