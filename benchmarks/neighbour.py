@@ -2,10 +2,10 @@
 
 Decode of one request, of a batch, and a prefill run in alternation with the cores to themselves
 and with a neighbour: a process of equal priority, in a session of its own, that computes without
-end on one of them. Its clock and ours tell which share of the processor time that we had before it
-took in each busy round; other processes may run all the while. Throughput should fall by that
-share and by no more (threshold: 15 % beyond it): an engine whose threads meet at barriers loses
-many times as much, because each barrier waits until the system gives the core back.
+end on one of them. Its clock tells which share of our cores it got in each busy round. Throughput
+should fall by that share and by no more (threshold: 15 % beyond it): an engine whose threads meet at
+barriers loses many times as much, because each barrier waits until the system gives the core back.
+Nothing else may run: what a neighbour takes from others is not lost to us (the load is printed).
 
     python benchmarks/neighbour.py smollm2 --threads 2 --rounds 7
 
@@ -69,7 +69,7 @@ class Round:
     """Throughput with it over throughput without."""
 
     left: float
-    """The part of our processor time that it did not take."""
+    """The part of the cores in use that it did not take."""
 
 
 def main() -> None:
@@ -85,7 +85,10 @@ def main() -> None:
     try:
         for name, step in workloads(model):
             step()
-            rounds = [measure(step, neighbour, busy_first=bool(i % 2)) for i in range(args.rounds)]
+            rounds = [
+                measure(step, neighbour, num_cores, busy_first=bool(i % 2))
+                for i in range(args.rounds)
+            ]
             held = report(name, rounds) and held
     finally:
         neighbour.end()
@@ -110,15 +113,16 @@ def workloads(model: Model) -> list[tuple[str, Callable[[], object]]]:
     return found
 
 
-def measure(step: Callable[[], object], neighbour: Neighbour, *, busy_first: bool) -> Round:
+def measure(
+    step: Callable[[], object], neighbour: Neighbour, num_cores: int, *, busy_first: bool
+) -> Round:
     """Steps for some time without and with the neighbour, in either order."""
     rates: dict[bool, float] = {}
-    ours = taken = 0.0
+    share = 0.0
     for busy in (busy_first, not busy_first):
         if busy:
             neighbour.resume()
-        theirs_s, ours_s = neighbour.cpu_s(), time.process_time()
-        begin = time.perf_counter()
+        cpu_s, begin = neighbour.cpu_s(), time.perf_counter()
         count, wall_s = 0, 0.0
         while wall_s < ROUND_S:
             step()
@@ -126,11 +130,9 @@ def measure(step: Callable[[], object], neighbour: Neighbour, *, busy_first: boo
             wall_s = time.perf_counter() - begin
         rates[busy] = count / wall_s
         if busy:
-            taken = (neighbour.cpu_s() - theirs_s) / wall_s
+            share = (neighbour.cpu_s() - cpu_s) / (wall_s * num_cores)
             neighbour.pause()
-        else:
-            ours = (time.process_time() - ours_s) / wall_s
-    return Round(rates[True] / rates[False], 1 - taken / ours)
+    return Round(rates[True] / rates[False], 1 - share)
 
 
 def report(name: str, rounds: list[Round]) -> bool:

@@ -114,9 +114,8 @@ class NativeExecutor:
         offsets = key_offsets(program, weights.vectors, positions) if layout.rotated else {}
         Lowering(program, weights, tables, self._native, offsets).lower()
         self._program, self._vocab_size = program, program.vocab_size
-        self._sampler = Sampler(
-            valid_vocab=valid_vocab or program.vocab_size, pool=pool, isa_cap=isa_cap
-        )
+        sampled = valid_vocab or program.vocab_size
+        self._sampler = Sampler(valid_vocab=sampled, pool=pool, isa_cap=isa_cap)
         self._logits = empty_logits(0, self._vocab_size)
         self._result: StepResult | None = None
 
