@@ -1,10 +1,11 @@
 """What does a process that takes a core away from us cost?
 
 Decode of one request, of a batch, and a prefill run in alternation with the cores to themselves
-and with a neighbour: a process of equal priority that computes without end on one of them. Its
-clock tells which share of the machine it got in each busy round. Throughput should fall by that
-share and by no more (threshold: 15 % beyond it): an engine whose threads meet at barriers loses
-many times as much, because each barrier waits until the system gives the core back.
+and with a neighbour: a process of equal priority, in a session of its own, that computes without
+end on one of them. Its clock tells which share of our cores it got in each busy round. Throughput
+should fall by that share and by no more (threshold: 15 % beyond it): an engine whose threads meet at
+barriers loses many times as much, because each barrier waits until the system gives the core back.
+Nothing else may run: what a neighbour takes from others is not lost to us (the load is printed).
 
     python benchmarks/neighbour.py smollm2 --threads 2 --rounds 7
 
@@ -37,7 +38,10 @@ class Neighbour:
     """A process that computes on one core, or stands still."""
 
     def __init__(self, core: int) -> None:
-        self._process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        # A session of its own: Linux shares a core between sessions first, then inside each.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "while True: pass"], start_new_session=True
+        )
         os.sched_setaffinity(self._process.pid, {core})
         self.pause()
 
@@ -82,7 +86,7 @@ def main() -> None:
         for name, step in workloads(model):
             step()
             rounds = [
-                measure(step, neighbour, min(args.threads, len(cores)), busy_first=bool(i % 2))
+                measure(step, neighbour, num_cores, busy_first=bool(i % 2))
                 for i in range(args.rounds)
             ]
             held = report(name, rounds) and held
@@ -110,7 +114,7 @@ def workloads(model: Model) -> list[tuple[str, Callable[[], object]]]:
 
 
 def measure(
-    step: Callable[[], object], neighbour: Neighbour, threads: int, *, busy_first: bool
+    step: Callable[[], object], neighbour: Neighbour, num_cores: int, *, busy_first: bool
 ) -> Round:
     """Steps for some time without and with the neighbour, in either order."""
     rates: dict[bool, float] = {}
@@ -126,7 +130,7 @@ def measure(
             wall_s = time.perf_counter() - begin
         rates[busy] = count / wall_s
         if busy:
-            share = (neighbour.cpu_s() - cpu_s) / (wall_s * threads)
+            share = (neighbour.cpu_s() - cpu_s) / (wall_s * num_cores)
             neighbour.pause()
     return Round(rates[True] / rates[False], 1 - share)
 
