@@ -6,7 +6,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from kokuban.core.errors import PromptTooLong, RequestError
 from kokuban.core.request import FinishReason
@@ -18,6 +19,7 @@ from kokuban.server.completion_form import CompletionForm, Prompt
 from kokuban.server.openai_models import CompletionRequest
 from kokuban.server.pins import prompt_pins
 from kokuban.server.record import Record
+from kokuban.server.routes import Router
 from kokuban.server.serving import (
     Serving,
     check_stream_options,
@@ -34,7 +36,7 @@ DEFAULT_MAX_TOKENS = 16
 MAX_ANSWERS = 1024
 """Prompts times choices of one HTTP request."""
 
-router = APIRouter()
+router = Router()
 
 
 @router.post("/v1/completions")

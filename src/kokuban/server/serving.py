@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from fastapi import Request
 from prometheus_client import CollectorRegistry
+from starlette.requests import Request
 
 from kokuban import __version__
 from kokuban.core.errors import RequestError, UnknownModel
