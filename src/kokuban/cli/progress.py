@@ -1,11 +1,9 @@
 """Bars on standard error for what takes longer than a moment."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 
 class Report(Protocol):
@@ -17,6 +15,12 @@ class Report(Protocol):
 @contextmanager
 def progress_bars() -> Iterator[Report]:
     """Bars that vanish at the end; none where standard error is no terminal."""
+    if not sys.stderr.isatty():  # Then `rich` need not be imported, which takes a while.
+        yield lambda what, done_bytes, total_bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     console = Console(stderr=True)
     bars = Progress(
         TextColumn("{task.description}"),
