@@ -15,6 +15,7 @@ import uvicorn
 
 from kokuban.core.errors import ConfigError
 from kokuban.server.app import create_app
+from kokuban.server.openai_models import ChatRequest, CompletionRequest
 from kokuban.server.serving import Serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
@@ -22,6 +23,12 @@ _KEEP_ALIVE_S = 30
 _LAST_WORDS_S = 2
 
 _log = logging.getLogger(__name__)
+
+
+def warm_up() -> None:
+    """Build the validators that the first requests would build; takes some 30 ms, once."""
+    for body in (ChatRequest, CompletionRequest):
+        body.model_rebuild()
 
 
 def run_server(
@@ -70,6 +77,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self._on_ready is not None:
             self._on_ready()
+        self._loop.call_soon(warm_up)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came. uvicorn's own handler would raise it again at the end: exit code 143."""
