@@ -152,7 +152,7 @@ async def _generate(
     async with aclosing(deltas):
         try:
             async for delta in deltas:
-                yield replace(delta, choice=index * params.n + delta.choice)
+                yield replace(delta, choice=index * params.n + delta.choice) if index else delta
         except PromptTooLong as error:
             error.param = "prompt"
             raise

@@ -58,6 +58,9 @@ class Server(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]
+            # Not "auto": httptools takes headers without a limit, and nobody needs web sockets.
+            http="h11",
+            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
