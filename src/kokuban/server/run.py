@@ -8,6 +8,7 @@ process with 1, so that a supervisor starts it again.
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 
@@ -21,6 +22,10 @@ from kokuban.server.settings import ServedModel, ServerSettings
 
 _KEEP_ALIVE_S = 30
 _LAST_WORDS_S = 2
+
+SWITCH_S = 2e-4
+"""The interpreter's switch interval while a server runs: how long the engine's thread waits for the
+interpreter at the end of a native step while the event loop writes. docs/decisions/0024."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +49,7 @@ def run_server(
     """
     if not __debug__:
         raise ConfigError("python -O takes the checks out of the engine; run without it")
+    sys.setswitchinterval(SWITCH_S)
     app = create_app(model, settings)
     server = Server(app.state.serving, app, on_ready)
     server.run(sockets=[sock])
