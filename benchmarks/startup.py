@@ -47,7 +47,6 @@ class Way(NamedTuple):
 
     name: str
     command: list[str]
-    environment: dict[str, str]
     ready_path: str
 
 
@@ -87,9 +86,7 @@ def start(way: Way, model: str) -> Start:
     port = free_port()
     command = [part.format(port=port) for part in way.command]
     begun = time.perf_counter()
-    process = subprocess.Popen(
-        command, env=way.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         base = f"http://127.0.0.1:{port}"
         wait_ready(process, base + way.ready_path)
@@ -115,13 +112,13 @@ def ways(given: argparse.Namespace) -> list[Way]:
     ours = [sys.executable, "-m", "kokuban", "serve", given.model, "--port", "{port}",
             "--served-model-name", "m"]  # fmt: skip
     # Byte code is written at the first start, as an installation does it.
-    usual = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    found = [Way("kokuban", ours, usual, "/ready")]
+    usual = ["env", "-u", "PYTHONDONTWRITEBYTECODE"]
+    found = [Way("kokuban", [*usual, *ours], "/ready")]
     if given.other:
-        found.append(Way("other", ours, {**usual, "PYTHONPATH": given.other}, "/ready"))
+        found.append(Way("other", [*usual, f"PYTHONPATH={given.other}", *ours], "/ready"))
     if given.peer:
         peer = [given.peer, "-m", given.model, "--port", "{port}", "-t", "2", "-fa", "1"]
-        found.append(Way("llama-server", peer, usual, "/health"))
+        found.append(Way("llama-server", peer, "/health"))
     return found
 
 
