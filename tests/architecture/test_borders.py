@@ -54,3 +54,17 @@ def test_the_package_and_its_command_import_no_heavy_library() -> None:
     )
 
     assert found.stdout.strip() == "[]"
+
+
+def test_a_start_imports_nothing_that_only_later_requests_need() -> None:
+    code = (
+        "import sys, kokuban.cli, kokuban.engine.build, kokuban.server.run\n"
+        "late = 'fastapi', 'rich', 'huggingface_hub', 'kokuban.server.description'\n"
+        "print([m for m in late if m in sys.modules])"
+    )
+
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert found.stdout.strip() == "[]"
