@@ -51,13 +51,22 @@ class Loading:
         source: the opened files.
         program: the model's.
         compute: threads that pack, and that run the model later.
+        on_pull: for what else has to be fetched.
     """
 
-    def __init__(self, name: str, source: ModelSource, program: Program, compute: Compute) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: ModelSource,
+        program: Program,
+        compute: Compute,
+        on_pull: PullProgress | None = None,
+    ) -> None:
         self.name = name
         self.source = source
         self.program = program
         self.compute = compute
+        self.on_pull = on_pull
         self._weights: Future[LoadedWeights] = Future()
         self._given_up = False
         self._thread: threading.Thread | None = None
@@ -138,7 +147,7 @@ def begin_loading(
     Args:
         model: a GGUF file, a Hugging Face style directory, a hub id or a short name.
         on_load: told on the packing thread how far packing has come.
-        on_pull: told how far downloading has come, before this returns.
+        on_pull: told how far downloading has come.
 
     Raises:
         ConfigError, ModelError: it cannot be found, read or run with these settings.
@@ -147,6 +156,6 @@ def begin_loading(
     program = build_program(source.config)
     threads = num_threads(runtime.threads, omp_num_threads=omp_num_threads())
     compute = Compute(threads, make_threads(threads), max_isa(), isa_name(max_isa()))
-    loading = Loading(str(model), source, program, compute)
+    loading = Loading(str(model), source, program, compute, on_pull)
     loading.start(runtime, on_load)
     return loading
