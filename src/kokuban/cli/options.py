@@ -1,7 +1,7 @@
 """Options that several commands have, and how they become the engine's configuration."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -161,24 +161,35 @@ def _read(path: Path) -> str:
 
 
 @contextmanager
-def open_engine(options: EngineOptions) -> Iterator["Engine"]:
+def open_engine(
+    options: EngineOptions, meanwhile: Callable[[], object] = lambda: None
+) -> Iterator["Engine"]:
     """An engine with its model loaded, closed at the end; the model is fetched if it is not here.
+
+    Args:
+        meanwhile: called while the weights are packed on another thread.
 
     Raises:
         ConfigError: an option or the model cannot work.
     """
     scheduler, runtime = options.scheduler(), options.runtime()
     from kokuban.cli.progress import progress_bars
-    from kokuban.engine.build import build_engine
+    from kokuban.engine.loading import begin_loading
 
-    with progress_bars() as report:
-        engine = build_engine(
+    with (
+        progress_bars() as report,
+        begin_loading(
             options.model,
-            scheduler=scheduler,
             runtime=runtime,
-            served_name=options.served_name,
             on_load=partial(report, "packing weights"),
             on_pull=report,
+        ) as loading,
+    ):
+        from kokuban.engine.build import build_engine
+
+        meanwhile()
+        engine = build_engine(
+            loading, scheduler=scheduler, runtime=runtime, served_name=options.served_name
         )
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -1,19 +1,9 @@
 """Bars on standard error for what takes longer than a moment."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 
 class Report(Protocol):
@@ -25,6 +15,12 @@ class Report(Protocol):
 @contextmanager
 def progress_bars() -> Iterator[Report]:
     """Bars that vanish at the end; none where standard error is no terminal."""
+    if not sys.stderr.isatty():  # Then `rich` need not be imported, which takes a while.
+        yield lambda what, done_bytes, total_bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     console = Console(stderr=True)
     bars = Progress(
         TextColumn("{task.description}"),
@@ -58,12 +54,19 @@ def count_bar(what: str, total: int) -> Iterator[Advance]:
 
     It is drawn twice a second: more would be work beside what is measured.
     """
+    if not sys.stderr.isatty():
+        yield lambda what_now="", *, failed=False: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
+        Remaining(),
         console=console,
         transient=True,
         refresh_per_second=2,

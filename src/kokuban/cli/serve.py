@@ -107,10 +107,12 @@ def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:
     """Load, serve, close; returns the exit code."""
     from kokuban.core.env import log_level
     from kokuban.observe.logs import set_up_logging
-    from kokuban.server.run import bind, run_server, url_of
+    from kokuban.server.listen import bind, url_of
 
     set_up_logging(log_level())
-    with bind(settings) as sock, open_engine(engine_options) as engine:
+    with bind(settings) as sock, open_engine(engine_options, _import_server) as engine:
+        from kokuban.server.run import run_server
+
         url = url_of(sock)
 
         def on_ready() -> None:
@@ -118,6 +120,11 @@ def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:
             typer.echo(f"ready at {url}  (API: {url}/v1, page: {url}/)")
 
         return run_server(engine, settings, sock, on_ready)
+
+
+def _import_server() -> None:
+    """Done while the weights are packed: it takes as long as they do."""
+    import kokuban.server.run  # noqa: F401
 
 
 def describe(info: "EngineInfo") -> str:
