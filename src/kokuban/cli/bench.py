@@ -48,12 +48,18 @@ def latency(
     kv_memory: options.KvMemory = None,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    speculate: options.Speculate = "",
     json_file: JsonFile = None,
 ) -> None:
     """Time the first token and those after it, for one request or a few."""
     works = _works(batch, prompt_tokens, output_tokens)
     engine_options = EngineOptions(
-        model=model, kv_dtype=kv_dtype, kv_memory=kv_memory, threads=threads, quantize=quantize
+        model=model,
+        kv_dtype=kv_dtype,
+        kv_memory=kv_memory,
+        threads=threads,
+        quantize=quantize,
+        speculate=speculate,
     )
     found, info = _run(engine_options, works, rounds)
     columns = {
@@ -76,12 +82,20 @@ def throughput(
     kv_memory: options.KvMemory = None,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    speculate: options.Speculate = "",
+    step_target_ms: options.StepTargetMs = None,
     json_file: JsonFile = None,
 ) -> None:
     """Count tokens a second of more and more requests at once."""
     works = _works(batch, prompt_tokens, output_tokens)
     engine_options = EngineOptions(
-        model=model, kv_dtype=kv_dtype, kv_memory=kv_memory, threads=threads, quantize=quantize
+        model=model,
+        kv_dtype=kv_dtype,
+        kv_memory=kv_memory,
+        threads=threads,
+        quantize=quantize,
+        speculate=speculate,
+        step_target_ms=step_target_ms,
     )
     found, info = _run(engine_options, works, rounds)
     columns = {

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.env import cache_dir, debug, max_isa, omp_num_threads
+from kokuban.core.speculation import Proposer
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
 from kokuban.engine.kv_memory import KvMemory, kv_budget, make_kv_memory, make_layout
 from kokuban.engine.public_prefix import public_token_ids
+from kokuban.engine.speculation import DraftFiles, make_proposer, open_draft
 from kokuban.engine.thread import EngineThread
 from kokuban.kernels.native import isa_name, make_threads
 from kokuban.kvcache.layout import KvLayout
@@ -85,12 +87,53 @@ def build_engine(
     weights = load_weights(
         source, program, config, pool=compute.pool, quantize=runtime.quantize, progress=on_load
     )
+    draft = open_draft(runtime, text.tokenizer, str(model), on_pull)
     rope_positions = scheduler.max_context_tokens or config.max_positions
-    budget = kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
+    budget = _budget(program, layout, config.max_positions, scheduler, runtime, draft)
     info = _info(served_name or str(model), config.vocab_size, scheduler, runtime, budget, compute)
     key_space = _key_space(source, program, layout, scheduler, runtime, info, rope_positions, text)
     prices = _prices(program, weights, budget, scheduler, info)
-    memory = make_kv_memory(
+    memory = _memory(program, layout, budget, key_space, scheduler, runtime, info, prices)
+    valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
+    executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab)
+    memory.storage.populate()
+    proposer = make_proposer(runtime, draft, budget, **compute._asdict())
+    core = _core(scheduler, memory, executor, prices, proposer)
+    client = EngineThread(core, info, memory.doorbell)
+    return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
+
+
+def _budget(
+    program: Program,
+    layout: KvLayout,
+    max_positions: int,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+    draft: DraftFiles | None,
+) -> KvBudget:
+    """The KV pool of this model; a draft model's is part of the same budget."""
+    return kv_budget(
+        program.kv,
+        layout,
+        max_positions,
+        scheduler,
+        runtime,
+        share=draft.share(program.kv, runtime) if draft else 1.0,
+        taken_bytes=draft.weight_bytes if draft else 0,
+    )
+
+
+def _memory(
+    program: Program,
+    layout: KvLayout,
+    budget: KvBudget,
+    key_space: KeySpace | None,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+    info: EngineInfo,
+    prices: ModelPrices,
+) -> KvMemory:
+    return make_kv_memory(
         program.kv,
         layout,
         budget,
@@ -102,11 +145,6 @@ def build_engine(
         worth=block_worth(prices, layout.block_size),
         debug=debug(),
     )
-    valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
-    executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab)
-    memory.storage.populate()
-    client = EngineThread(_core(scheduler, memory, executor, prices), info, memory.doorbell)
-    return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
 
 
 def _executor(
@@ -192,13 +230,18 @@ def _prices(
 
 
 def _core(
-    config: SchedulerConfig, memory: KvMemory, executor: NativeExecutor, prices: ModelPrices
+    config: SchedulerConfig,
+    memory: KvMemory,
+    executor: NativeExecutor,
+    prices: ModelPrices,
+    proposer: Proposer | None,
 ) -> EngineCore:
     scheduler = Scheduler(
         config,
         memory.manager,
         max_context_tokens=memory.budget.max_context_tokens,
         prices=prices,
+        proposer=proposer,
     )
     return EngineCore(
         scheduler,
@@ -207,6 +250,7 @@ def _core(
         SystemClock(),
         log=memory.log,
         disk=memory.disk,
+        proposer=proposer,
         debug=debug(),
     )
 
@@ -234,4 +278,5 @@ def _info(
         isa=compute.isa,
         token_budget=scheduler.token_budget,
         prefix_cache=scheduler.prefix_cache,
+        speculate=runtime.speculate,
     )

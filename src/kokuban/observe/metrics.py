@@ -161,6 +161,12 @@ class Snapshot(Protocol):
     @property
     def recomputed_tokens(self) -> int: ...
     @property
+    def drafts(self) -> int: ...
+    @property
+    def drafted_tokens(self) -> int: ...
+    @property
+    def accepted_tokens(self) -> int: ...
+    @property
     def tiers(self) -> Sequence[TierSnapshot]: ...
 
 
@@ -194,6 +200,9 @@ class EngineCollector(Collector):
             ("prefix_cache_queries", "Prompt tokens looked up when admitted.", stats.prompt_tokens),
             ("recomputed_tokens", "Tokens computed again.", stats.recomputed_tokens),
             ("prefix_cache_hits", "Of those, tokens whose KV was found.", stats.cached_tokens),
+            ("spec_decode_num_drafts", "Chunks that held draft tokens.", stats.drafts),
+            ("spec_decode_num_draft_tokens", "Draft tokens computed.", stats.drafted_tokens),
+            ("spec_decode_num_accepted_tokens", "Of those, right ones.", stats.accepted_tokens),
         ):
             counter = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model], value)

@@ -78,6 +78,13 @@ class Rows(Generic[State]):
                 lengths[group] = end
         return row
 
+    def cut(self, request_id: RequestId, num_blocks: int) -> None:
+        """Drop the entries from `num_blocks` on, which drafts that were wrong had brought."""
+        row = self._row_of[request_id]
+        for group, length in enumerate(self._lengths[row]):
+            self._tables[group, row, num_blocks:length] = NO_BLOCK
+            self._lengths[row][group] = min(length, num_blocks)
+
     def tables(self, rows: Sequence[int], num_blocks: int) -> NDArray[np.int32]:
         """[G, R, num_blocks] int32: a copy of the first columns of some rows."""
         return np.ascontiguousarray(self._tables[:, rows, :num_blocks])

@@ -1,7 +1,5 @@
 """Rows of running requests: block tables and state as arrays that a step indexes."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -89,9 +87,21 @@ def test_a_rewritten_entry_takes_the_place_of_the_one_before() -> None:
     rows.extend(chunk("a", [7, 3], [9, 8]))
     rewrites = (BlockRewrite(0, 1, BlockId(5)), BlockRewrite(1, 1, BlockId(6)))
 
-    row = rows.extend(replace(chunk("a", [4], [2]), rewrites=rewrites))
+    row = rows.extend(chunk("a", [4], [2])._replace(rewrites=rewrites))
 
     assert rows.tables([row], 3)[0].tolist() == [[7, 5, 4]]
     assert rows.tables([row], 3)[1].tolist() == [[9, 6, 2]]
     with pytest.raises(AssertionError, match="a rewrites what it does not have"):
-        rows.extend(replace(chunk("a", [], []), rewrites=(BlockRewrite(0, 3, BlockId(1)),)))
+        rows.extend(chunk("a", [], [])._replace(rewrites=(BlockRewrite(0, 3, BlockId(1)),)))
+
+
+def test_entries_that_are_cut_off_are_given_anew() -> None:
+    rows: Rows[str] = Rows(2)
+    rows.add(RequestId("a"), "state")
+    rows.extend(chunk("a", [1, 2, 3], [4, 5, 6]))
+
+    rows.cut(RequestId("a"), 1)
+    rows.cut(RequestId("a"), 2)
+    row = rows.extend(chunk("a", [7], [8]))
+
+    assert rows.tables([row], 4).tolist() == [[[1, 7, -1, -1]], [[4, 8, -1, -1]]]
