@@ -3,9 +3,10 @@
 Decode of one request, of a batch, and a prefill run in alternation with the cores to themselves
 and with a neighbour: a process of equal priority, in a session of its own, that computes without
 end on one of them. Its clock tells which share of our cores it got in each busy round. Throughput
-should fall by that share and by no more (threshold: 15 % beyond it): an engine whose threads meet at
-barriers loses many times as much, because each barrier waits until the system gives the core back.
-Nothing else may run: what a neighbour takes from others is not lost to us (the load is printed).
+should fall by that share and by no more (threshold: 15 % beyond it): an engine whose threads meet
+at barriers loses many times as much, because each barrier waits until the system gives the core
+back. Nothing else may run: what a neighbour takes from others is not lost to us (the load is
+printed).
 
     python benchmarks/neighbour.py smollm2 --threads 2 --rounds 7
 
@@ -78,8 +79,10 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     model = load_model(args.model, threads=args.threads)
     neighbour = Neighbour(cores[-1])
+    num_cores = min(args.threads, len(cores))
     print(
-        f"{args.model}, {args.threads} threads, {len(cores)} cores, neighbour on core {cores[-1]}"
+        f"{args.model}, {args.threads} threads, {len(cores)} cores, neighbour on core {cores[-1]}, "
+        f"load before {os.getloadavg()[0]:.1f}"
     )
     held = True
     try:
