@@ -172,7 +172,7 @@ def report(
         warning = "  SPINS: it disturbs the others" if share > IDLE_LIMIT else ""
         yield (
             f"- {worker.name}: {settings}; loaded in {worker.load_s:.1f} s; "
-            f"idle at most {share:.1%} of a CPU{warning}"
+            f"{share:.1%} of a CPU while idle{warning}"
         )
     for name, reason in comparison.missing.items():
         yield f"- {name}: MISSING, {reason}"

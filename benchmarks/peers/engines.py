@@ -185,15 +185,18 @@ class Watch:
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
-        self.idle: dict[str, float] = {}
-        """By engine: the most of a CPU that it took while another one ran."""
-
+        self._idle: dict[str, tuple[float, float]] = {}
         self._seconds = self._strangers_s = 0.0
 
     @property
     def strangers(self) -> float:
         """CPUs that other programs kept busy meanwhile, on average: 0 on a quiet machine."""
         return self._strangers_s / self._seconds if self._seconds else 0.0
+
+    @property
+    def idle(self) -> dict[str, float]:
+        """By engine: the share of a CPU that it took while another one ran."""
+        return {name: cpu_s / seconds for name, (cpu_s, seconds) in self._idle.items()}
 
     def run(self, busy: Worker, case: Case) -> Times:
         """Run a case on one of them, when the one before has put down its work."""
@@ -204,10 +207,10 @@ class Watch:
         taken = {name: after_s - before[name] for name, after_s in self._taken().items()}
         self._seconds += seconds
         self._strangers_s += max(0.0, busy_cpu_s() - all_before - sum(taken.values()))
-        if seconds > 50 / TICKS_S:  # Shorter ones are only a few ticks of the clock.
-            for name, cpu_s in taken.items():
-                if name != busy.name:
-                    self.idle[name] = max(cpu_s / seconds, self.idle.get(name, 0.0))
+        for name, cpu_s in taken.items():
+            if name != busy.name:
+                cpu_before_s, seconds_before = self._idle.get(name, (0.0, 0.0))
+                self._idle[name] = cpu_before_s + cpu_s, seconds_before + seconds
         return times
 
     def _taken(self) -> dict[str, float]:

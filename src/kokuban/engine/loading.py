@@ -20,6 +20,7 @@ from kokuban.core.env import max_isa, omp_num_threads
 from kokuban.kernels.native import isa_name, make_threads
 from kokuban.models.registry import build_program
 from kokuban.observe.machine import num_threads
+from kokuban.program.fuse import take_rows_early
 from kokuban.program.program import Program
 from kokuban.runner.load import LoadedWeights, Progress, load_weights
 from kokuban.weights.pull import resolve
@@ -153,7 +154,7 @@ def begin_loading(
         ConfigError, ModelError: it cannot be found, read or run with these settings.
     """
     source = open_source(resolve(str(model), progress=on_pull))
-    program = build_program(source.config)
+    program = take_rows_early(build_program(source.config))
     threads = num_threads(runtime.threads, omp_num_threads=omp_num_threads())
     compute = Compute(threads, make_threads(threads), max_isa(), isa_name(max_isa()))
     loading = Loading(str(model), source, program, compute, on_pull)

@@ -29,7 +29,9 @@ from kokuban.program.rope import inverse_frequencies
 from kokuban.runner.inputs import build_input
 from kokuban.runner.key_offsets import key_offsets
 from kokuban.runner.load import LoadedWeights
+from kokuban.runner.logits_memory import empty_logits
 from kokuban.runner.lower import Lowering
+from kokuban.runner.profile import Profile
 from kokuban.runner.rope_tables import RopeTable
 from kokuban.runner.rows import Rows
 from kokuban.runner.verify import Run, sample_runs
@@ -93,8 +95,7 @@ class NativeExecutor:
     ) -> None:
         layout = storage.layout
         self._storage, self._host, self._block_size = storage, host, layout.block_size
-        self._num_groups = len(program.kv.groups)
-        self._rows: Rows[RowState] = Rows(self._num_groups)
+        self._rows: Rows[RowState] = Rows(len(program.kv.groups))
         positions = rope_positions or max_context_tokens
         self._rope_tables = tuple(
             RopeTable(*inverse_frequencies(config, positions), max_context_tokens)
@@ -114,8 +115,10 @@ class NativeExecutor:
         tables = tuple(table.array for table in self._rope_tables)
         offsets = key_offsets(program, weights.vectors, positions) if layout.rotated else {}
         Lowering(program, weights, tables, self._native, offsets).lower()
-        self._sampler = Sampler(valid_vocab=valid_vocab, pool=pool, isa_cap=isa_cap)
-        self._logits = np.empty((0, program.vocab_size), np.float32)
+        self._program, self._vocab_size = program, program.vocab_size
+        vocab = valid_vocab or program.vocab_size
+        self._sampler = Sampler(valid_vocab=vocab, pool=pool, isa_cap=isa_cap)
+        self._logits = empty_logits(0, self._vocab_size)
         self._result: StepResult | None = None
 
     def submit(self, plan: StepPlan) -> None:
@@ -149,7 +152,13 @@ class NativeExecutor:
         self._follow(plan)
         every = [HeadRow(plan.chunks[0], row, 0) for row in range(plan.num_tokens)]
         self._run_body(plan, every)
-        return np.concatenate([tile.copy() for _, tile in self._tiles(every)])
+        return np.concatenate(
+            [tile[:, : self._vocab_size].copy() for _, tile in self._tiles(every)]
+        )
+
+    def profile(self) -> Profile:
+        """Begin to time the operations of steps."""
+        return Profile(self._program, self._native)
 
     def _follow(self, plan: StepPlan) -> None:
         for request_id in plan.ended:
@@ -172,7 +181,7 @@ class NativeExecutor:
             self._storage.block(move.block)[:] = self._host.block(move.slot)
 
     def _run_body(self, plan: StepPlan, head: Sequence[HeadRow]) -> None:
-        arrays = build_input(plan, self._rows, self._num_groups, self._block_size)
+        arrays = build_input(plan, self._rows, self._block_size)
         for table in self._rope_tables:
             table.fill(int(arrays.positions.max()) + 1)
         self._native.run_body(
@@ -207,7 +216,7 @@ class NativeExecutor:
         """Run the head on some rows at a time; the logits hold until the next tile."""
         most = min(len(head), HEAD_ROWS)
         if len(self._logits) < most:
-            self._logits = np.empty((most, self._logits.shape[1]), np.float32)
+            self._logits = empty_logits(most, self._vocab_size)
         begin = 0
         while begin < len(head):
             rows = head[begin : _tile_end(head, begin)]
