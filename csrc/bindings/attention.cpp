@@ -71,11 +71,15 @@ void attend(const LayoutNumbers& numbers, const Pool& pool, int64_t layer, const
         .softcap = softcap,
         .window = window,
         .partials = nullptr,
+        .chunks = nullptr,
+        .members = nullptr,
     };
     AttentionPlan plan;
     plan.build(args.batch, args.layout, num_query_heads, window, plan_threads);
     std::vector<float> partials(static_cast<size_t>(plan.partial_floats()));
     args.partials = partials.data();
+    args.chunks = plan.chunks().data();
+    args.members = plan.members().data();
     const auto floats = static_cast<size_t>(attention_scratch_floats(args.layout, num_query_heads));
     std::vector<float> scratch(floats * static_cast<size_t>(threads ? threads->threads() : 1));
     const AttentionKernels& kernels = attention_kernels(capped_isa(cap));
@@ -91,16 +95,22 @@ void attend(const LayoutNumbers& numbers, const Pool& pool, int64_t layer, const
     run(plan.merges().size(), merge);
 }
 
+// (kv head, [(request, token, tokens)], first split, end split, whether others have splits of the same rows)
 nb::list attention_items(const LayoutNumbers& numbers, const Ints& query_start, const Ints& context_lens,
-                         int64_t num_query_heads, int64_t window, int threads) {
-    const AttentionBatch batch{static_cast<int64_t>(context_lens.shape(0)), query_start.data(),
-                               context_lens.data(), nullptr, 0};
+                         const Tables& tables, int64_t num_query_heads, int64_t window, int threads) {
     AttentionPlan plan;
-    plan.build(batch, layout_of(numbers), num_query_heads, window, threads);
+    plan.build(batch_of(query_start, context_lens, tables), layout_of(numbers), num_query_heads, window, threads);
     nb::list items;
     for (const AttentionItem& item : plan.items()) {
-        items.append(nb::make_tuple(item.request, item.kv_head, item.token, item.num_tokens,
-                                    item.first_split, item.end_split, item.partial >= 0));
+        nb::list chunks;
+        bool partial = false;
+        for (int32_t i = 0; i < item.num_members; ++i) {
+            const auto at = static_cast<size_t>(plan.members()[static_cast<size_t>(item.first_member + i)]);
+            const AttentionChunk& chunk = plan.chunks()[at];
+            chunks.append(nb::make_tuple(chunk.request, chunk.token, chunk.num_tokens));
+            partial = partial || chunk.partial >= 0;
+        }
+        items.append(nb::make_tuple(item.kv_head, chunks, item.first_split, item.end_split, partial));
     }
     return items;
 }

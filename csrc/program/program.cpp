@@ -265,12 +265,12 @@ AttentionBatch NativeProgram::batch_of(const Operation& op, const Tile& tile) co
 
 const AttentionPlan& NativeProgram::plan_for(const Operation& op, const AttentionBatch& batch) {
     for (auto& entry : plans_) {
-        if (entry.window != op.window || entry.heads != op.heads) continue;
+        if (entry.group != op.group || entry.window != op.window || entry.heads != op.heads) continue;
         if (!entry.valid) entry.plan.build(batch, layout_, op.heads, op.window, pool_.threads());
         entry.valid = true;
         return entry.plan;
     }
-    plans_.push_back({op.window, op.heads, true, {}});
+    plans_.push_back({op.group, op.window, op.heads, true, {}});
     plans_.back().plan.build(batch, layout_, op.heads, op.window, pool_.threads());
     return plans_.back().plan;
 }
@@ -282,7 +282,8 @@ void NativeProgram::attention(const Operation& op, const Tile& tile) {
         partials_.resize(static_cast<size_t>(plan.partial_floats()));
     }
     const AttentionArgs args{layout_, kv_pool_, op.layer, batch, read(op.a), at(op.out),
-                             op.heads, op.scale, op.softcap, op.window, partials_.data()};
+                             op.heads, op.scale, op.softcap, op.window, partials_.data(),
+                             plan.chunks().data(), plan.members().data()};
     pool_.run(static_cast<int64_t>(plan.items().size()), [&](int64_t item, int worker) {
         attention_kernels_.attend(args, plan.items()[static_cast<size_t>(item)],
                                   attention_scratch_[static_cast<size_t>(worker)]);

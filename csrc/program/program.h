@@ -113,7 +113,7 @@ class NativeProgram {
     // Of the tile that runs.
     std::vector<int32_t> query_start_, context_lens_;
     struct PlanOfWindow {
-        int64_t window, heads;
+        int64_t group, window, heads;  // block tables are those of a group
         bool valid;
         AttentionPlan plan;
     };

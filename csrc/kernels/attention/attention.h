@@ -38,7 +38,8 @@
 // dropped. Sums stay below 2^31: D <= 512 and 256 keys, times 127 times 32767.
 //
 // So the result depends on neither the batch, nor how a prompt was cut into chunks, nor threads, nor
-// block size or block ids; a split may be computed anywhere. Same bits on every instruction set.
+// block size or block ids; a split may be computed anywhere, and for the rows of several requests at once
+// where their tables name the same blocks (attention_sharing.h). Same bits on every instruction set.
 // A query, a score or a V that is not finite makes the rows that see it not finite, and no others; the
 // scale of K or V that held what is not finite is NaN (kv_write.h) and does the same.
 // Blocks that no row of the batch sees are never read: their entry may be NO_BLOCK.
@@ -54,6 +55,7 @@
 namespace kokuban {
 
 constexpr int64_t kSplit = 256;  // keys of a split
+constexpr int64_t kMostTokens = 48;  // of an item
 
 // The requests of a step, as one KV group sees them.
 struct AttentionBatch {
@@ -63,6 +65,8 @@ struct AttentionBatch {
     const int32_t* block_tables;   // [R][table_stride]: block ids in sequence order
     int64_t table_stride;
 };
+
+struct AttentionChunk;
 
 // One layer's call.
 struct AttentionArgs {
@@ -77,27 +81,41 @@ struct AttentionArgs {
     float softcap;    // 0: none
     int64_t window;   // 0: none
     float* partials;  // AttentionPlan::partial_floats() floats; may be null when that is 0
+    const AttentionChunk* chunks;  // of the plan, as are
+    const int32_t* members;        // chunks of the items
 };
 
-// All query heads of one KV head, for some tokens of a request and some splits of its keys.
-struct AttentionItem {
+// Some tokens of a request: few enough that one item holds their rows. The first splits that it sees may be
+// joined by one item (up to `last_joined`); each one after them leaves a state of its own.
+struct AttentionChunk {
     int32_t request;
-    int32_t kv_head;
     int32_t token;        // first, counted from the request's first row
     int32_t num_tokens;
-    int32_t first_split;  // of the sequence
+    int32_t first_split;  // of the sequence: those that any of its rows sees
     int32_t end_split;
-    int64_t partial;      // index of its first float in `partials`; -1: it writes `out`
+    int32_t last_joined;  // the last split of its first state
+    int64_t partial;      // index of its first float in `partials`: [kv head][state][row]; -1: it was not cut
+
+    int64_t num_states() const { return end_split - last_joined; }
+    int64_t state_of(int32_t split) const { return split > last_joined ? split - last_joined : 0; }
 };
 
-// Puts together the splits of one item that was cut: rows of one token and KV head.
-struct AttentionMerge {
-    int32_t request;
+// All query heads of one KV head, for the tokens of some chunks and some splits of their keys. With more
+// than one chunk, every row sees all keys of these splits, and all of them in the same blocks.
+struct AttentionItem {
     int32_t kv_head;
-    int32_t token;
-    int32_t num_tokens;
-    int32_t num_splits;
-    int64_t partial;
+    int32_t first_member;  // in AttentionArgs::members
+    int32_t num_members;
+    int32_t num_tokens;    // of all members
+    int32_t first_split;
+    int32_t end_split;
+    bool joins;            // its splits are the first of every member, and become one state
+};
+
+// Puts together the states of a chunk that was cut.
+struct AttentionMerge {
+    int32_t chunk;
+    int32_t kv_head;
 };
 
 struct AttentionKernels {
@@ -110,7 +128,7 @@ extern const AttentionKernels attention_scalar, attention_avx2, attention_avx512
 
 const AttentionKernels& attention_kernels(Isa isa);
 
-// Floats of scratch that `attend` and `merge` need.
+// Floats of scratch that `attend` and `merge` need. It is aligned to 8 bytes.
 int64_t attention_scratch_floats(const KvLayout& layout, int64_t num_query_heads);
 
 }  // namespace kokuban

@@ -20,6 +20,7 @@
 namespace {
 
 using kokuban::AttentionArgs;
+using kokuban::AttentionChunk;
 using kokuban::AttentionItem;
 using kokuban::AttentionMerge;
 using kokuban::KvDtype;
@@ -80,56 +81,138 @@ KOKUBAN_INLINE Tiles<Dtype> find_tiles(const AttentionArgs& args, int64_t reques
     return found;
 }
 
-KOKUBAN_INLINE Rows rows_of(const AttentionArgs& args, const AttentionItem& item) {
+// Token `token` of a chunk, with the query heads of a KV head.
+KOKUBAN_INLINE Token token_of(const AttentionArgs& args, const AttentionChunk& chunk, int64_t kv_head, int64_t token) {
     const auto& batch = args.batch;
-    const int64_t first = batch.query_start[item.request], tokens = batch.query_start[item.request + 1] - first;
-    const int64_t group = args.num_query_heads / args.layout.num_kv_heads, head_dim = args.layout.head_dim;
+    const int64_t first = batch.query_start[chunk.request], end = batch.query_start[chunk.request + 1];
+    const int64_t row = first + chunk.token + token;
+    const int64_t column = kv_head * (args.num_query_heads / args.layout.num_kv_heads) * args.layout.head_dim;
     return {
-        .q = args.q.data + (first + item.token) * args.q.stride + item.kv_head * group * head_dim,
-        .q_stride = args.q.stride,
-        .head_dim = head_dim,
-        .group = group,
-        .window = args.window,
-        .position = batch.context_lens[item.request] - tokens + item.token,
-        .count = static_cast<int>(item.num_tokens * group),
+        .q = args.q.data + row * args.q.stride + column,
+        .out = args.out.data + row * args.out.stride + column,
+        .position = batch.context_lens[chunk.request] - (end - row),
     };
 }
 
-KOKUBAN_INLINE float* out_row(const AttentionArgs& args, int64_t request, int64_t kv_head, int64_t token,
-                              int64_t row) {
+// The first of the floats where the rows of a chunk leave the state that `split` belongs to.
+KOKUBAN_INLINE float* state_of(const AttentionArgs& args, const AttentionChunk& chunk, int64_t kv_head, int split) {
     const int64_t group = args.num_query_heads / args.layout.num_kv_heads;
-    const int64_t t = args.batch.query_start[request] + token + row / group;
-    return args.out.data + t * args.out.stride + (kv_head * group + row % group) * args.layout.head_dim;
+    const int64_t rows = chunk.num_tokens * group * state_floats(args.layout.head_dim);
+    return args.partials + chunk.partial + (kv_head * chunk.num_states() + chunk.state_of(split)) * rows;
 }
+
+// An item at work: its tokens, its rows, and where their results go.
+template <typename Dtype>
+class ItemWork {
+   public:
+    ItemWork(const AttentionArgs& args, const AttentionItem& item, float* scratch)
+        : args_(args),
+          item_(item),
+          rows_(place_rows(scratch)),
+          stride_(state_floats(rows_.head_dim)),
+          known_(scratch + 4 * rows_.count),
+          next_(known_ + rows_.count * stride_),
+          work_(rows_, next_ + rows_.count * stride_) {}
+
+    void run() {
+        memset(known_, 0, static_cast<size_t>(rows_.count * stride_) * sizeof(float));
+        auto tiles = tiles_at(item_.first_split);
+        for (int split = item_.first_split; split < item_.end_split; ++split) {
+            const auto following = tiles_at(split + 1);
+            look_at(split);
+            work_.attend_split(tiles, following, args_.scale, args_.softcap, next_);
+            tiles = following;
+            if (!item_.joins) {
+                store(next_, split);
+                continue;
+            }
+            for (int row = 0; row < rows_.count; ++row)
+                join(known_ + row * stride_, next_ + row * stride_, rows_.head_dim);
+        }
+        if (item_.joins) finish();
+    }
+
+   private:
+    // Fills tokens_, and the rows' queries; what rows see is not known yet.
+    Rows place_rows(float* scratch) {
+        const int64_t group = args_.num_query_heads / args_.layout.num_kv_heads, head_dim = args_.layout.head_dim;
+        int tokens = 0;
+        for (int member = 0; member < item_.num_members; ++member) {
+            const AttentionChunk& chunk = chunk_of(member);
+            for (int token = 0; token < chunk.num_tokens; ++token)
+                tokens_[tokens++] = token_of(args_, chunk, item_.kv_head, token);
+        }
+        const int count = static_cast<int>(tokens * group);
+        auto** queries = reinterpret_cast<const float**>(scratch);
+        auto* seen = reinterpret_cast<Range*>(scratch + 2 * count);
+        for (int token = 0, row = 0; token < tokens; ++token)
+            for (int64_t head = 0; head < group; ++head) queries[row++] = tokens_[token].q + head * head_dim;
+        return {head_dim, group, args_.window, count, queries, seen};
+    }
+
+    const AttentionChunk& chunk_of(int member) const {
+        return args_.chunks[args_.members[item_.first_member + member]];
+    }
+
+    Tiles<Dtype> tiles_at(int split) const {
+        const int64_t base = static_cast<int64_t>(split) * kSplit;
+        Range keys{0, 0};
+        if (split < item_.end_split) {
+            keys = {visible(tokens_[0].position, args_.window, base).begin,
+                    visible(tokens_[item_.num_tokens - 1].position, args_.window, base).end};
+        }
+        return find_tiles<Dtype>(args_, chunk_of(0).request, item_.kv_head, base, keys);
+    }
+
+    void look_at(int split) {
+        const int64_t base = static_cast<int64_t>(split) * kSplit;
+        for (int token = 0, row = 0; token < item_.num_tokens; ++token) {
+            const Range keys = visible(tokens_[token].position, args_.window, base);
+            for (int64_t head = 0; head < rows_.group; ++head) rows_.seen[row++] = keys;
+        }
+    }
+
+    // Leaves the rows' states where the merge looks for them.
+    void store(const float* states, int split) const {
+        for (int member = 0; member < item_.num_members; ++member)
+            states = store(chunk_of(member), states, split);
+    }
+
+    const float* store(const AttentionChunk& chunk, const float* states, int split) const {
+        const int64_t floats = chunk.num_tokens * rows_.group * stride_;
+        memcpy(state_of(args_, chunk, item_.kv_head, split), states, static_cast<size_t>(floats) * sizeof(float));
+        return states + floats;
+    }
+
+    // A chunk that was not cut is done; the others wait for the merge.
+    void finish() const {
+        const float* state = known_;
+        for (int member = 0, token = 0; member < item_.num_members; ++member) {
+            const AttentionChunk& chunk = chunk_of(member);
+            const int end = token + chunk.num_tokens;
+            if (chunk.partial >= 0) {
+                state = store(chunk, state, item_.first_split);
+                token = end;
+            }
+            for (; token < end; ++token)
+                for (int64_t head = 0; head < rows_.group; ++head, state += stride_)
+                    write_out(state, rows_.head_dim, tokens_[token].out + head * rows_.head_dim);
+        }
+    }
+
+    const AttentionArgs& args_;
+    const AttentionItem& item_;
+    Token tokens_[kokuban::kMostTokens];
+    Rows rows_;
+    int64_t stride_;
+    float* known_;  // [rows]: states of the splits so far
+    float* next_;   // [rows]: of the split in hand
+    Work<Dtype> work_;
+};
 
 template <typename Dtype>
 void attend_item(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
-    const Rows rows = rows_of(args, item);
-    const int64_t stride = state_floats(rows.head_dim), all = rows.count * stride;
-    float* known = scratch;
-    float* next = known + all;
-    Work<Dtype> work(rows, next + all);
-    memset(known, 0, static_cast<size_t>(all) * sizeof(float));
-    const auto tiles_at = [&](int split) {
-        const int64_t base = static_cast<int64_t>(split) * kSplit;
-        const Range keys = split < item.end_split ? rows.visible(0, rows.count - 1, base) : Range{0, 0};
-        return find_tiles<Dtype>(args, item.request, item.kv_head, base, keys);
-    };
-    auto tiles = tiles_at(item.first_split);
-    for (int split = item.first_split; split < item.end_split; ++split) {
-        const int64_t base = static_cast<int64_t>(split) * kSplit;
-        float* states = item.partial < 0 ? next : args.partials + item.partial + (split - item.first_split) * all;
-        const auto following = tiles_at(split + 1);
-        work.attend_split(base, tiles, following, args.scale, args.softcap, states);
-        tiles = following;
-        if (item.partial >= 0) continue;
-        for (int row = 0; row < rows.count; ++row)
-            join(known + row * stride, next + row * stride, rows.head_dim);
-    }
-    if (item.partial >= 0) return;
-    for (int row = 0; row < rows.count; ++row)
-        write_out(known + row * stride, rows.head_dim,
-                  out_row(args, item.request, item.kv_head, item.token, row));
+    ItemWork<Dtype>(args, item, scratch).run();
 }
 
 void attend(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
@@ -143,14 +226,16 @@ void attend(const AttentionArgs& args, const AttentionItem& item, float* scratch
 }
 
 void merge(const AttentionArgs& args, const AttentionMerge& item, float* scratch) {
+    const AttentionChunk& chunk = args.chunks[item.chunk];
     const int64_t head_dim = args.layout.head_dim, stride = state_floats(head_dim);
-    const int64_t rows = item.num_tokens * (args.num_query_heads / args.layout.num_kv_heads);
+    const int64_t group = args.num_query_heads / args.layout.num_kv_heads, rows = chunk.num_tokens * group;
+    const float* states = state_of(args, chunk, item.kv_head, chunk.first_split);
     for (int64_t row = 0; row < rows; ++row) {
-        const float* partial = args.partials + item.partial + row * stride;
         memset(scratch, 0, static_cast<size_t>(stride) * sizeof(float));
-        for (int split = 0; split < item.num_splits; ++split)
-            join(scratch, partial + split * rows * stride, head_dim);
-        write_out(scratch, head_dim, out_row(args, item.request, item.kv_head, item.token, row));
+        for (int64_t state = 0; state < chunk.num_states(); ++state)
+            join(scratch, states + (state * rows + row) * stride, head_dim);
+        write_out(scratch, head_dim,
+                  token_of(args, chunk, item.kv_head, row / group).out + row % group * head_dim);
     }
 }
 

@@ -58,12 +58,14 @@ KOKUBAN_INLINE float quantize_query(const float* query, int64_t head_dim, int16_
 
 // scores[row][16 tile + lane] = Q_row · k_lane for kCount rows and kTiles tiles.
 template <int kCount, int kTiles>
-KOKUBAN_INLINE void dot_int8(const int16_t* const* q, const int8_t* const* k, int64_t head_dim, float* scores) {
+KOKUBAN_INLINE void dot_int8(const int16_t* const* q, const int8_t* const* k, const int8_t* const* asked,
+                             int64_t head_dim, float* scores) {
     I32 sums[kCount][kTiles];
     for (int row = 0; row < kCount; ++row)
         for (int tile = 0; tile < kTiles; ++tile) sums[row][tile] = i_zero();
     for (int64_t d = 0; d < head_dim; d += 4) {
         for (int tile = 0; tile < kTiles; ++tile) {
+            ask(asked[tile], d * kLanes);
             const I32 fours = i_load(reinterpret_cast<const int32_t*>(k[tile] + d * kLanes));
             const I32 even = i_even_bytes(fours);
             for (int row = 0; row < kCount; ++row)
@@ -114,14 +116,16 @@ class Weights {
 // sums[row][d + …] += sum over the keys of `tiles` of W v, for kCount rows and 16 kVectors columns from
 // d on. In the tail (kVectors = 1) only the columns that are left are read.
 template <int kCount, int kVectors, bool kTail>
-KOKUBAN_INLINE void weigh_int8_block(const int16_t* weights, const int8_t* const* v, Range tiles,
-                                     int64_t head_dim, int64_t d, int32_t* sums, int64_t stride) {
+KOKUBAN_INLINE void weigh_int8_block(const int16_t* weights, const int8_t* const* v, const int8_t* const* asked,
+                                     Range tiles, int64_t head_dim, int64_t d, int32_t* sums, int64_t stride) {
     I32 all[kCount][kVectors];
     for (int row = 0; row < kCount; ++row)
         for (int i = 0; i < kVectors; ++i) all[row][i] = i_load(sums + row * stride + d + i * kLanes);
     for (int tile = tiles.begin; tile < tiles.end; ++tile) {
         const int8_t* values = v[tile] + 2 * d;
+        const int64_t ahead = asked[tile] - v[tile];
         for (int key = tile * kLanes; key < (tile + 1) * kLanes; key += 2, values += 2 * head_dim) {
+            for (int byte = 0; byte < 2 * kVectors * kLanes; byte += 64) ask(values + ahead, byte);
             for (int i = 0; i < kVectors; ++i) {
                 I32 pairs;
                 if constexpr (kTail) {
@@ -141,14 +145,15 @@ KOKUBAN_INLINE void weigh_int8_block(const int16_t* weights, const int8_t* const
 }
 
 template <int kCount, int kVectors>
-KOKUBAN_INLINE void weigh_int8_columns(const int16_t* weights, const int8_t* const* v, Range tiles,
-                                       int64_t head_dim, int64_t d, int32_t* sums, int64_t stride) {
+KOKUBAN_INLINE void weigh_int8_columns(const int16_t* weights, const int8_t* const* v,
+                                       const int8_t* const* asked, Range tiles, int64_t head_dim, int64_t d,
+                                       int32_t* sums, int64_t stride) {
     for (; d + kVectors * kLanes <= head_dim; d += kVectors * kLanes)
-        weigh_int8_block<kCount, kVectors, false>(weights, v, tiles, head_dim, d, sums, stride);
+        weigh_int8_block<kCount, kVectors, false>(weights, v, asked, tiles, head_dim, d, sums, stride);
     if constexpr (kVectors > 1) {
-        weigh_int8_columns<kCount, kVectors / 2>(weights, v, tiles, head_dim, d, sums, stride);
+        weigh_int8_columns<kCount, kVectors / 2>(weights, v, asked, tiles, head_dim, d, sums, stride);
     } else if (d < head_dim) {
-        weigh_int8_block<kCount, 1, true>(weights, v, tiles, head_dim, d, sums, stride);
+        weigh_int8_block<kCount, 1, true>(weights, v, asked, tiles, head_dim, d, sums, stride);
     }
 }
 
@@ -166,17 +171,17 @@ class Work<Int8> {
           weights_(reinterpret_cast<int16_t*>(sums_ + rows.count * stride_)),
           queries_(weights_ + rows.count * kSplit) {
         for (int row = 0; row < rows.count; ++row)
-            query_scales_[row] = quantize_query(rows.query(row), rows.head_dim, queries_ + row * stride_);
+            query_scales_[row] = quantize_query(rows.queries[row], rows.head_dim, queries_ + row * stride_);
     }
 
     // One split for all rows: fills the states.
-    void attend_split(int64_t base, const Tiles<Int8>& tiles, const Tiles<Int8>& next, float scale,
-                      float softcap, float* states) {
+    void attend_split(const Tiles<Int8>& tiles, const Tiles<Int8>& next, float scale, float softcap,
+                      float* states) {
         score_split(tiles);
         const int64_t columns = stride_, stride = state_floats(rows_.head_dim);
         for (int row = 0; row < rows_.count; ++row) {
             float *state = states + row * stride, *scores = scores_ + row * kSplit;
-            const Range keys = rows_.visible(row, base);
+            const Range keys = rows_.seen[row];
             Weights weights(scores, keys);
             state[columns] = state[columns + 1] = 0.0f;
             if (!keys.empty()) {
@@ -195,27 +200,27 @@ class Work<Int8> {
     }
 
    private:
-    // V is asked for between the scores, as stream_scores does it; then the next split's K.
     void score_split(const Tiles<Int8>& tiles) {
         for (int at = tiles.range.begin; at < tiles.range.end; at += kPiece) {
             const Range piece = cut(tiles.range, {at, at + kPiece});
-            prefetch_tiles(tiles.v, piece, rows_.head_dim);
+            const auto asked = ask_for<Int8>(tiles.v, tiles.range, tiles.k, piece);
             each_row_block(rows_.count, [&](int first, int count) {
                 const int16_t* q[kRows];
                 for (int row = 0; row < count; ++row) q[row] = queries_ + (first + row) * stride_;
-                score_rows(q, count, tiles.k.at, piece, scores_ + first * kSplit);
+                score_rows(q, count, tiles.k.at, first == 0 ? asked.at : tiles.k.at, piece, scores_ + first * kSplit);
             });
         }
     }
 
-    void score_rows(const int16_t* const* q, int count, const int8_t* const* k, Range piece, float* scores) {
+    void score_rows(const int16_t* const* q, int count, const int8_t* const* k, const int8_t* const* asked,
+                    Range piece, float* scores) {
         with_count<kRows>(count, [&](auto constant) __attribute__((always_inline)) {
             constexpr int kCount = decltype(constant)::value, kTiles = accumulators_for(kCount);
             int tile = piece.begin;
             for (; tile + kTiles <= piece.end; tile += kTiles)
-                dot_int8<kCount, kTiles>(q, k + tile, rows_.head_dim, scores + tile * kLanes);
+                dot_int8<kCount, kTiles>(q, k + tile, asked + tile, rows_.head_dim, scores + tile * kLanes);
             for (; tile < piece.end; ++tile)
-                dot_int8<kCount, 1>(q, k + tile, rows_.head_dim, scores + tile * kLanes);
+                dot_int8<kCount, 1>(q, k + tile, asked + tile, rows_.head_dim, scores + tile * kLanes);
         });
     }
 
@@ -223,13 +228,13 @@ class Work<Int8> {
         memset(sums_, 0, static_cast<size_t>(rows_.count * stride_) * sizeof *sums_);
         for (int at = tiles.range.begin; at < tiles.range.end; at += kPiece) {
             const Range piece = cut(tiles.range, {at, at + kPiece});
-            prefetch_tiles(next.k, cut(next.range, {at, at + kPiece}), rows_.head_dim);
+            const auto asked = ask_for<Int8>(next.k, next.range, tiles.v, piece);
             each_row_block(rows_.count, [&](int first, int count) {
                 with_count<kRows>(count, [&](auto constant) __attribute__((always_inline)) {
                     constexpr int kCount = decltype(constant)::value;
                     weigh_int8_columns<kCount, accumulators_for(kCount)>(
-                        weights_ + first * kSplit, tiles.v.at, piece, rows_.head_dim, 0,
-                        sums_ + first * stride_, stride_);
+                        weights_ + first * kSplit, tiles.v.at, first == 0 ? asked.at : tiles.v.at, piece,
+                        rows_.head_dim, 0, sums_ + first * stride_, stride_);
                 });
             });
         }

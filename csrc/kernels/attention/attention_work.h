@@ -9,15 +9,15 @@ class Work {
         : rows_(rows), scores_(scratch), converted_(scratch + rows.count * kSplit) {}
 
     // One split for all rows: fills the states.
-    void attend_split(int64_t base, const Tiles<Dtype>& tiles, const Tiles<Dtype>& next, float scale,
-                      float softcap, float* states) {
+    void attend_split(const Tiles<Dtype>& tiles, const Tiles<Dtype>& next, float scale, float softcap,
+                      float* states) {
         const int64_t stride = state_floats(rows_.head_dim), columns = padded(rows_.head_dim);
         if constexpr (Dtype::kScaled) scale *= Dtype::kUnit;
-        score_split<Dtype>(rows_, base, tiles, converted_, scores_);
+        score_split<Dtype>(rows_, tiles, converted_, scores_);
         for (int row = 0; row < rows_.count; ++row) {
             float* state = states + row * stride;
             memset(state, 0, static_cast<size_t>(stride) * sizeof(float));
-            const Range keys = rows_.visible(row, base);
+            const Range keys = rows_.seen[row];
             if (keys.empty()) continue;
             float* scores = scores_ + row * kSplit;
             soften(scores, keys, tiles, scale, softcap, state + columns, state + columns + 1,
@@ -25,7 +25,7 @@ class Work {
                        f_store(scores + tile * kLanes, weight_of(tiles, tile, p));
                    });
         }
-        weigh_split<Dtype>(rows_, base, scores_, tiles, next, converted_, states, stride);
+        weigh_split<Dtype>(rows_, scores_, tiles, next, converted_, states, stride);
     }
 
    private:

@@ -27,17 +27,27 @@ class AttentionBatch:
     the window, or past the context."""
 
 
+class AttentionChunk(NamedTuple):
+    """Some tokens of a request."""
+
+    request: int
+    token: int
+    """The first one, counted from the request's first row."""
+
+    num_tokens: int
+
+
 class AttentionItem(NamedTuple):
     """A piece of work: the query heads of one KV head, some tokens, some splits of 256 keys."""
 
-    request: int
     kv_head: int
-    token: int
-    num_tokens: int
+    chunks: list[AttentionChunk]
+    """More than one where requests have the same blocks in these splits."""
+
     first_split: int
     end_split: int
     partial: bool
-    """Its result is merged with that of other items."""
+    """Its result is merged with that of other items, for one of the chunks at least."""
 
 
 def _check_batch(batch: AttentionBatch, num_rows: int) -> None:
@@ -171,8 +181,12 @@ def attention_items(
         layout_numbers(layout),
         batch.query_start,
         batch.context_lens,
+        batch.block_tables,
         num_query_heads,
         window or 0,
         threads,
     )
-    return [AttentionItem(*item) for item in items]
+    return [
+        AttentionItem(head, [AttentionChunk(*chunk) for chunk in chunks], *rest)
+        for head, chunks, *rest in items
+    ]
