@@ -16,7 +16,7 @@ from kokuban.core.errors import ConfigError
 from kokuban.kernels.native import isa_name
 from kokuban.observe.machine import allowed_cpus, available_memory_bytes, cpu_flags, cpu_name
 
-_PACKAGES = ("numpy", "fastapi", "uvicorn", "tokenizers", "msgspec")
+_PACKAGES = ("numpy", "starlette", "uvicorn", "tokenizers", "msgspec")
 
 
 def facts(command: list[str] | None = None) -> dict[str, Any]:
