@@ -55,7 +55,7 @@
 namespace kokuban {
 
 constexpr int64_t kSplit = 256;  // keys of a split
-constexpr int64_t kMostTokens = 48;  // of an item
+constexpr int64_t kMostTokens = 96;  // of an item
 
 // The requests of a step, as one KV group sees them.
 struct AttentionBatch {

@@ -61,18 +61,26 @@ template <int kCount, int kTiles>
 KOKUBAN_INLINE void dot_int8(const int16_t* const* q, const int8_t* const* k, const int8_t* const* asked,
                              int64_t head_dim, float* scores) {
     I32 sums[kCount][kTiles];
-    for (int row = 0; row < kCount; ++row)
-        for (int tile = 0; tile < kTiles; ++tile) sums[row][tile] = i_zero();
+    const int16_t* rows[kCount];
+    const int8_t *tiles[kTiles], *ahead[kTiles];
+    for (int row = 0; row < kCount; ++row) rows[row] = q[row];
+    for (int tile = 0; tile < kTiles; ++tile) {
+        tiles[tile] = k[tile];
+        ahead[tile] = asked[tile];
+        for (int row = 0; row < kCount; ++row) sums[row][tile] = i_zero();
+    }
     for (int64_t d = 0; d < head_dim; d += 4) {
         for (int tile = 0; tile < kTiles; ++tile) {
-            ask(asked[tile], d * kLanes);
-            const I32 fours = i_load(reinterpret_cast<const int32_t*>(k[tile] + d * kLanes));
-            const I32 even = i_even_bytes(fours);
+            ask(ahead[tile], d * kLanes);
+            const auto* fours = reinterpret_cast<const int32_t*>(tiles[tile] + d * kLanes);
+            const I32 even = i_even_bytes(i_load(fours));
             for (int row = 0; row < kCount; ++row)
-                sums[row][tile] = i_dot_pairs(set_pair(q[row] + d), even, sums[row][tile]);
-            const I32 odd = i_odd_bytes(fours);
+                sums[row][tile] = i_dot_pairs(set_pair(rows[row] + d), even, sums[row][tile]);
+            forget_memory();
+            const I32 odd = i_odd_bytes(i_load(fours));
             for (int row = 0; row < kCount; ++row)
-                sums[row][tile] = i_dot_pairs(set_pair(q[row] + d + 2), odd, sums[row][tile]);
+                sums[row][tile] = i_dot_pairs(set_pair(rows[row] + d + 2), odd, sums[row][tile]);
+            forget_memory();
         }
     }
     for (int row = 0; row < kCount; ++row)
@@ -137,6 +145,7 @@ KOKUBAN_INLINE void weigh_int8_block(const int16_t* weights, const int8_t* const
                 }
                 for (int row = 0; row < kCount; ++row)
                     all[row][i] = i_dot_pairs(set_pair(weights + row * kSplit + key), pairs, all[row][i]);
+                if constexpr (kVectors > 1) forget_memory();
             }
         }
     }

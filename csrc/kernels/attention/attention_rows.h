@@ -7,7 +7,7 @@ namespace kokuban {
 
 // Rows (a token and a query head) of an item: enough that converting K and V costs little beside
 // using them, few enough that their scores (1 KiB a row) stay in the second cache level.
-constexpr int64_t kItemRows = 48;
+constexpr int64_t kItemRows = 96;
 
 static_assert(kItemRows <= kMostTokens);
 

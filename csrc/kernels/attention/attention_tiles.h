@@ -74,6 +74,10 @@ KOKUBAN_INLINE F32 load_first(const typename Dtype::Element* p, int n) {
 // queue of misses, and what is needed now would wait behind them.
 KOKUBAN_INLINE void ask(const void* tile, int64_t byte) { __builtin_prefetch(static_cast<const char*>(tile) + byte, 0, 2); }
 
+// What lies in memory is loaded again after this, and not kept in a register that a sum needs: with sixteen
+// registers, sums that are spilled wait for their own stores.
+KOKUBAN_INLINE void forget_memory() { asm volatile("" ::: "memory"); }
+
 KOKUBAN_INLINE int64_t padded(int64_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
 
 // What is known of a row after some splits: o[padded(D)], m, l, padding. l = 0: it saw no key.
@@ -187,27 +191,36 @@ template <typename Dtype, int kCount, int kTiles>
 KOKUBAN_INLINE void dot_block(const float* const* q, const typename Dtype::Element* const* k,
                               const typename Dtype::Element* const* asked, int64_t head_dim, float* scores) {
     constexpr int64_t kStep = kLanes * sizeof(typename Dtype::Element);  // bytes of one d
+    using Element = typename Dtype::Element;
     F32 sums[kCount][kTiles];
-    for (int row = 0; row < kCount; ++row)
-        for (int tile = 0; tile < kTiles; ++tile) sums[row][tile] = f_zero();
+    const float* rows[kCount];
+    const Element *tiles[kTiles], *ahead[kTiles];
+    for (int row = 0; row < kCount; ++row) rows[row] = q[row];
+    for (int tile = 0; tile < kTiles; ++tile) {
+        tiles[tile] = k[tile];
+        ahead[tile] = asked[tile];
+        for (int row = 0; row < kCount; ++row) sums[row][tile] = f_zero();
+    }
     for (int64_t d = 0; d < head_dim; d += Dtype::kPair) {
         for (int tile = 0; tile < kTiles; ++tile) {
             if constexpr (Dtype::kAsks) {
-                if (d * kStep % 64 == 0) ask(asked[tile], d * kStep);
+                if (d * kStep % 64 == 0) ask(ahead[tile], d * kStep);
             }
             if constexpr (Dtype::kPair == 1) {
-                const F32 keys = Dtype::load(k[tile] + d * kLanes);
+                const F32 keys = Dtype::load(tiles[tile] + d * kLanes);
                 for (int row = 0; row < kCount; ++row)
-                    sums[row][tile] = f_fma(f_set1(q[row][d]), keys, sums[row][tile]);
+                    sums[row][tile] = f_fma(f_set1(rows[row][d]), keys, sums[row][tile]);
             } else {
-                const I32 pairs = i_load(reinterpret_cast<const int32_t*>(k[tile] + d * kLanes));
-                const F32 first = f_bf16_first(pairs);
+                const auto* pairs = reinterpret_cast<const int32_t*>(tiles[tile] + d * kLanes);
+                const F32 first = f_bf16_first(i_load(pairs));
                 for (int row = 0; row < kCount; ++row)
-                    sums[row][tile] = f_fma(f_set1(q[row][d]), first, sums[row][tile]);
-                const F32 second = f_bf16_second(pairs);
+                    sums[row][tile] = f_fma(f_set1(rows[row][d]), first, sums[row][tile]);
+                forget_memory();
+                const F32 second = f_bf16_second(i_load(pairs));
                 for (int row = 0; row < kCount; ++row)
-                    sums[row][tile] = f_fma(f_set1(q[row][d + 1]), second, sums[row][tile]);
+                    sums[row][tile] = f_fma(f_set1(rows[row][d + 1]), second, sums[row][tile]);
             }
+            if constexpr (kTiles > 1) forget_memory();
         }
     }
     for (int row = 0; row < kCount; ++row)
@@ -328,6 +341,7 @@ KOKUBAN_INLINE void weigh_block(const float* p, const typename Dtype::Element* c
                                     : Dtype::load(values + i * Dtype::panel_stride);
                 for (int row = 0; row < kCount; ++row)
                     sums[row][i] = f_fma(f_set1(p[row * kSplit + key]), x, sums[row][i]);
+                if constexpr (kVectors > 1) forget_memory();
             }
         }
     }
