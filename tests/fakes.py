@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kokuban.core.request import NO_BLOCK, BlockId, Pin, Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
+from kokuban.core.speculation import Offer, Wanted
 from kokuban.core.step import (
     BlockCopy,
     BlockLoad,
@@ -72,6 +73,50 @@ def continuation(prompt: Sequence[int], num_tokens: int) -> list[int]:
     for _ in range(num_tokens):
         tokens.append(next_token(tokens))
     return tokens[len(prompt) :]
+
+
+class FakeProposer:
+    """Guesses what the fake model says, now and then on purpose something else.
+
+    Args:
+        percent: how many of the guesses are right: a function of the position, not of the run.
+        most: drafts that it offers at once.
+    """
+
+    chances = (0.7,)
+
+    def __init__(self, percent: int = 100, most: int = 16) -> None:
+        self.percent = percent
+        self.most = most
+        self.num_wanted: list[int] = []
+        """For each call of `propose` the requests that it was for."""
+
+        self.known: set[RequestId] = set()
+        """Requests that it was asked about and that have not ended."""
+
+    def offer(self, request_id: RequestId, token_ids: Sequence[int], most: int) -> Offer:
+        self.known.add(request_id)
+        return Offer(min(most, self.most))
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, ...]]:
+        self.num_wanted.append(len(wanted))
+        return [self._guess(each.token_ids, each.num_tokens) for each in wanted]
+
+    def _guess(self, token_ids: Sequence[int], num_tokens: int) -> tuple[int, ...]:
+        tokens = list(token_ids)
+        for _ in range(num_tokens):
+            is_right = zlib.crc32(len(tokens).to_bytes(4, "little")) % 100 < self.percent
+            tokens.append(next_token(tokens) + (0 if is_right else 1))
+        return tuple(tokens[len(token_ids) :])
+
+    def round_s(self, num_requests: int, context_tokens: int) -> float:
+        return 0.0
+
+    def forget(self, request_id: RequestId) -> None:
+        self.known.discard(request_id)
+
+    def close(self) -> None:
+        pass
 
 
 class FakeClock:
@@ -194,7 +239,8 @@ class FakeRunner:
                 block, offset = self._locate(table, position)
                 self._slots[block, offset] = (group, position, token)
         row.num_computed = chunk.start + len(chunk.token_ids)
-        assert row.num_computed <= row.num_tokens, "more tokens than the sequence has"
+        known = row.num_computed - chunk.num_drafts
+        assert known <= row.num_tokens, "more tokens than the sequence has"
         assert len(row.tables[0]) == -(-row.num_computed // self._block_size), "spare blocks"
 
     def _output(self, chunk: Chunk) -> ChunkOutput | None:
@@ -209,9 +255,23 @@ class FakeRunner:
         scores = self._scores(row.request, chunk)
         if not chunk.samples:
             return ChunkOutput(prompt_logprobs=scores) if scores else None
-        assert row.num_computed == row.num_tokens, "a sample from the middle"
-        row.num_tokens += 1
-        return ChunkOutput((SampledToken(next_token(sequence)),), scores)
+        assert row.num_computed - chunk.num_drafts == row.num_tokens, "a sample from the middle"
+        return ChunkOutput(self._sample(row, chunk, sequence), scores)
+
+    def _sample(self, row: _Row, chunk: Chunk, sequence: Sequence[int]) -> tuple[SampledToken, ...]:
+        """The next token, and those after drafts that were right; forgets drafts that were not."""
+        tokens: list[int] = []
+        known = row.num_tokens
+        for draft in (*sequence[known:], None):
+            tokens.append(next_token(sequence[: known + len(tokens)]))
+            if tokens[-1] != draft:
+                break
+        row.num_tokens += len(tokens)
+        row.num_computed = row.num_tokens - 1
+        if chunk.num_drafts:
+            for table in row.tables:
+                del table[-(-row.num_computed // self._block_size) :]
+        return tuple(map(SampledToken, tokens))
 
     def _scores(self, request: Request, chunk: Chunk) -> tuple[SampledToken, ...]:
         if request.params.prompt_logprobs is None:

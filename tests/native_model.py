@@ -14,6 +14,7 @@ from kokuban.kernels.native import make_threads
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.storage import KvStorage
 from kokuban.models.registry import build_program
+from kokuban.program.fuse import take_rows_early
 from kokuban.runner.load import load_weights
 from kokuban.runner.native import NativeExecutor
 from kokuban.weights.source import open_source
@@ -37,9 +38,12 @@ class NativeModel:
         block_size: int = 16,
         num_blocks: int = 512,
         max_context_tokens: int = 1024,
+        takes_rows_early: bool = True,
     ) -> None:
         source = open_source(path)
         program = build_program(source.config)
+        if takes_rows_early:  # as the engine does
+            program = take_rows_early(program)
         pool = make_threads(threads)
         weights = load_weights(source, program, source.config, pool=pool)
         layout = KvLayout(

@@ -18,5 +18,6 @@ void bind_attention(nb::module_& module);
 void bind_elementwise(nb::module_& module);
 void bind_sampling(nb::module_& module);
 void bind_program(nb::module_& module);
+void bind_peak(nb::module_& module);
 
 }  // namespace kokuban

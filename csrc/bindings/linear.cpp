@@ -153,8 +153,8 @@ void quantize(const Rows& x, const Codes& q, const Array<float, 2>& d, const Sum
             const QuantizedGroup& group = records[block * groups + g * step + row - block];
             memcpy(q.data() + row * k + g * kGroup, group.q, kGroup);
             d.data()[row * groups + g] = group.d;
-            sums.data()[2 * (row * groups + g)] = group.half_sum;
-            sums.data()[2 * (row * groups + g) + 1] = group.sum - group.half_sum;
+            sums.data()[2 * (row * groups + g)] = group.half_sum();
+            sums.data()[2 * (row * groups + g) + 1] = group.sum - group.half_sum();
         }
     }
 }

@@ -10,4 +10,5 @@ NB_MODULE(_native, module) {
     kokuban::bind_elementwise(module);
     kokuban::bind_sampling(module);
     kokuban::bind_program(module);
+    kokuban::bind_peak(module);
 }

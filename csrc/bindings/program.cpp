@@ -17,6 +17,8 @@ namespace {
 
 using ColumnsArg = std::tuple<int, int64_t, int64_t>;  // buffer, first column, number of columns
 
+using StageTime = std::tuple<bool, size_t, size_t, bool, int64_t>;
+
 Columns columns(const ColumnsArg& arg) {
     return {std::get<0>(arg), std::get<1>(arg), std::get<2>(arg)};
 }
@@ -34,9 +36,15 @@ class BoundProgram {
         keep_.push_back(nb::cast(kv_pool));
     }
 
-    int buffer(int64_t cols, bool sampled) {
+    int buffer(int64_t cols) {
         buffer_cols_.push_back(cols);
-        return program_.add_buffer(cols, sampled);
+        return program_.add_buffer(cols);
+    }
+
+    // Operations that follow belong to the head, which reads the sampled rows of `from` in `to`.
+    void take_rows(ColumnsArg from, ColumnsArg to) {
+        in_head_ = true;
+        program_.take_rows(columns(from), columns(to));
     }
 
     void embed(ColumnsArg out, Array<const uint8_t, 1> rows, int type, int64_t row_bytes, float scale) {
@@ -49,7 +57,7 @@ class BoundProgram {
         op.scale = scale;
         num_embeddings_ = static_cast<int64_t>(rows.size()) / row_bytes;
         keep_.push_back(nb::cast(rows));
-        program_.add_body(std::move(op));
+        add_operation(std::move(op));
     }
 
     void rms_norm(ColumnsArg x, Array<const float, 1> weight, float eps, ColumnsArg out) {
@@ -58,10 +66,10 @@ class BoundProgram {
         op.eps = eps;
         op.dim = static_cast<int64_t>(weight.size());
         op.heads = op.a.cols / op.dim;
-        program_.add_body(std::move(op));
+        add_operation(std::move(op));
     }
 
-    void linear(bool head, ColumnsArg x, const std::vector<nb::object>& weights,
+    void linear(ColumnsArg x, const std::vector<nb::object>& weights,
                 const std::vector<nb::object>& biases, ColumnsArg out) {
         Operation op{.code = OpCode::kLinear, .a = columns(x), .out = columns(out)};
         int64_t offset = op.out.offset;
@@ -73,11 +81,7 @@ class BoundProgram {
             offset += weight.n;
             keep_.push_back(weights[i]);
         }
-        if (head) {
-            program_.add_head(std::move(op));
-        } else {
-            program_.add_body(std::move(op));
-        }
+        add_operation(std::move(op));
     }
 
     void rope(ColumnsArg x, int64_t heads, int64_t head_dim, Array<const float, 3> table, bool interleaved) {
@@ -87,7 +91,7 @@ class BoundProgram {
         op.rope = {table.data(), 2 * static_cast<int64_t>(table.shape(2)), interleaved};
         max_positions_ = std::min(max_positions_, static_cast<int64_t>(table.shape(0)));
         keep_.push_back(nb::cast(table));
-        program_.add_body(std::move(op));
+        add_operation(std::move(op));
     }
 
     void kv_write(ColumnsArg k, ColumnsArg v, int64_t group, int64_t layer,
@@ -96,7 +100,7 @@ class BoundProgram {
         if (k_offset) op.weight = kept(*k_offset);
         op.group = group;
         op.layer = layer;
-        program_.add_body(std::move(op));
+        add_operation(std::move(op));
     }
 
     void attention(ColumnsArg q, ColumnsArg out, int64_t group, int64_t layer, int64_t heads, float scale,
@@ -108,27 +112,27 @@ class BoundProgram {
         op.scale = scale;
         op.window = window;
         op.softcap = softcap;
-        program_.add_body(std::move(op));
+        add_operation(std::move(op));
     }
 
     void add(ColumnsArg a, ColumnsArg b, ColumnsArg out) {
-        program_.add_body({.code = OpCode::kAdd, .a = columns(a), .b = columns(b), .out = columns(out)});
+        add_operation({.code = OpCode::kAdd, .a = columns(a), .b = columns(b), .out = columns(out)});
     }
 
     void gated(int activation, ColumnsArg gate, ColumnsArg up, ColumnsArg out) {
         Operation op{.code = OpCode::kGated, .a = columns(gate), .b = columns(up), .out = columns(out)};
         op.activation = static_cast<Activation>(activation);
-        program_.add_body(std::move(op));
+        add_operation(std::move(op));
     }
 
-    void softcap_head(ColumnsArg x, float cap) {
+    void softcap(ColumnsArg x, float cap) {
         Operation op{.code = OpCode::kSoftcap, .a = columns(x), .out = columns(x)};
         op.softcap = cap;
-        program_.add_head(std::move(op));
+        add_operation(std::move(op));
     }
 
-    void finish(ColumnsArg hidden, int sampled, int logits) {
-        program_.set_ends(columns(hidden), sampled, logits);
+    void finish(int logits) {
+        program_.finish(logits);
         logit_cols_ = buffer_cols_[static_cast<size_t>(logits)];
     }
 
@@ -153,14 +157,37 @@ class BoundProgram {
 
     void run_head(int64_t begin, int64_t end, Array<float, 2> logits) {
         if (begin < 0 || begin > end || end > num_sampled_) throw std::out_of_range("rows that the step did not sample");
-        if (static_cast<int64_t>(logits.shape(0)) < end - begin || static_cast<int64_t>(logits.shape(1)) != logit_cols_) {
-            throw std::invalid_argument("logits have too few rows, or another vocabulary");
+        if (end - begin > program_.tile_rows()) throw std::out_of_range("more rows than a tile has");
+        const auto stride = static_cast<int64_t>(logits.shape(1));
+        if (static_cast<int64_t>(logits.shape(0)) < end - begin || stride < logit_cols_) {
+            throw std::invalid_argument("logits have too few rows or columns");
         }
         nb::gil_scoped_release release;
-        program_.run_head(begin, end, logits.data());
+        program_.run_head(begin, end, logits.data(), stride);
+    }
+
+    void time_stages(bool on) { program_.time_stages(on); }
+
+    // (in the head, first operation, operation behind the last, quantises its end, nanoseconds)
+    std::vector<StageTime> stage_times() const {
+        std::vector<StageTime> times;
+        for (const bool head : {false, true}) {
+            for (const auto& stage : head ? program_.head_stages() : program_.body_stages()) {
+                times.emplace_back(head, stage.begin, stage.end, stage.quantized.cols > 0, stage.nanoseconds);
+            }
+        }
+        return times;
     }
 
    private:
+    void add_operation(Operation op) {
+        if (in_head_) {
+            program_.add_head(std::move(op));
+        } else {
+            program_.add_body(std::move(op));
+        }
+    }
+
     // Keeps an array alive as long as the program, and gives its address.
     const float* kept(const Array<const float, 1>& array) {
         keep_.push_back(nb::cast(array));
@@ -201,6 +228,7 @@ class BoundProgram {
     int64_t num_blocks_;
     int64_t num_embeddings_ = 0;
     int64_t num_sampled_ = 0;
+    bool in_head_ = false;
     int64_t logit_cols_ = 0;
     std::vector<int64_t> buffer_cols_;
     int64_t max_positions_ = INT32_MAX;
@@ -214,10 +242,11 @@ void bind_program(nb::module_& module) {
              nb::arg("pool"), nb::arg("isa"), nb::arg("block_size"), nb::arg("num_kv_heads"),
              nb::arg("head_dim"), nb::arg("layers_per_group"), nb::arg("kv_dtype"), nb::arg("kv_pool"),
              nb::arg("tile_rows"))
-        .def("buffer", &BoundProgram::buffer, nb::arg("cols"), nb::arg("sampled"))
+        .def("buffer", &BoundProgram::buffer, nb::arg("cols"))
+        .def("take_rows", &BoundProgram::take_rows)
         .def("embed", &BoundProgram::embed)
         .def("rms_norm", &BoundProgram::rms_norm)
-        .def("linear", &BoundProgram::linear, nb::arg("head"), nb::arg("x"), nb::arg("weights"),
+        .def("linear", &BoundProgram::linear, nb::arg("x"), nb::arg("weights"),
              nb::arg("biases").none(), nb::arg("out"))
         .def("rope", &BoundProgram::rope)
         .def("kv_write", &BoundProgram::kv_write, nb::arg("k"), nb::arg("v"), nb::arg("group"),
@@ -225,10 +254,12 @@ void bind_program(nb::module_& module) {
         .def("attention", &BoundProgram::attention)
         .def("add", &BoundProgram::add)
         .def("gated", &BoundProgram::gated)
-        .def("softcap_head", &BoundProgram::softcap_head)
+        .def("softcap", &BoundProgram::softcap)
         .def("finish", &BoundProgram::finish)
         .def("run_body", &BoundProgram::run_body)
-        .def("run_head", &BoundProgram::run_head);
+        .def("run_head", &BoundProgram::run_head)
+        .def("time_stages", &BoundProgram::time_stages)
+        .def("stage_times", &BoundProgram::stage_times);
 }
 
 }  // namespace kokuban

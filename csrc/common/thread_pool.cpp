@@ -10,12 +10,16 @@
 namespace kokuban {
 namespace {
 
-// Spins before a worker sleeps, or the caller yields: some 30 µs on a 3 GHz machine, longer than
+// Spins before a worker sleeps: some 30 µs on a 3 GHz machine, longer than
 // the gap between two operations of a step and shorter than the gap between two steps.
 constexpr int kSpins = 1000;
 
 constexpr uint64_t kClosed = uint64_t{1} << 31;
-constexpr uint64_t kInside = kClosed - 1;
+constexpr uint64_t kAwaited = uint64_t{1} << 30;
+constexpr uint64_t kInside = kAwaited - 1;
+
+// Spins before the caller sleeps: more than an item mostly takes.
+constexpr int kCallerSpins = 8 * kSpins;
 
 constexpr uint64_t generation_of(uint64_t state) { return state >> 32; }
 
@@ -58,13 +62,27 @@ void ThreadPool::run(int64_t items, Job job, void* context) {
     }
     claim(0);
     state_.fetch_or(kClosed);
-    for (int spins = 0; state_.load(std::memory_order_acquire) & kInside; ++spins) {
-        if (spins < kSpins) {
-            KOKUBAN_PAUSE();
-        } else {
-            std::this_thread::yield();  // a worker was interrupted in an item: let it have this core
-        }
+    wait_until_left();
+}
+
+// A worker that was interrupted in an item may not come back before a neighbour's turn on its core is
+// over, some milliseconds. A caller that sleeps leaves a core idle, and the system moves the worker
+// there at once; one that spins or yields keeps it from that.
+void ThreadPool::wait_until_left() {
+    for (int spins = 0; spins < kCallerSpins; ++spins) {
+        if (!(state_.load(std::memory_order_acquire) & kInside)) return;
+        KOKUBAN_PAUSE();
     }
+    std::unique_lock lock(mutex_);
+    if (!(state_.fetch_or(kAwaited) & kInside)) return;
+    left_.wait(lock, [&] { return !(state_.load(std::memory_order_acquire) & kInside); });
+}
+
+void ThreadPool::leave() {
+    const uint64_t before = state_.fetch_sub(1, std::memory_order_acq_rel);
+    if (!(before & kAwaited) || (before & kInside) != 1) return;
+    { std::lock_guard lock(mutex_); }
+    left_.notify_one();
 }
 
 void ThreadPool::claim(int worker) {
@@ -104,7 +122,7 @@ void ThreadPool::work(int worker) {
         if (stop_) return;
         if (!enter(seen)) continue;
         claim(worker);
-        state_.fetch_sub(1, std::memory_order_release);
+        leave();
     }
 }
 

@@ -47,12 +47,14 @@ class ThreadPool {
     void stop();
     void work(int worker);
     void claim(int worker);
+    void leave();
+    void wait_until_left();
     bool enter(uint64_t generation);
     uint64_t wait_for_job(uint64_t seen);
 
     std::vector<std::thread> workers_;
-    // Generation of the job in the upper half; then a bit that says that it is closed; then the
-    // number of workers inside. Fields below are written only while it is closed and empty.
+    // Generation of the job in the upper half; then a bit that says that it is closed, one that the
+    // caller sleeps until it is empty, and the number of workers inside. Fields below are written only while it is closed and empty.
     alignas(64) std::atomic<uint64_t> state_;
     alignas(64) std::atomic<int64_t> next_{0};
     Job job_ = nullptr;
@@ -61,7 +63,7 @@ class ThreadPool {
     alignas(64) std::atomic<int> sleepers_{0};
     std::atomic<bool> stop_{false};
     std::mutex mutex_;
-    std::condition_variable wake_;
+    std::condition_variable wake_, left_;
 };
 
 }  // namespace kokuban

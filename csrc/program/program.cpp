@@ -1,22 +1,41 @@
 #include "program/program.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <utility>
+
+#include "common/huge_memory.h"
 
 namespace kokuban {
 namespace {
 
-// Elements that one worker handles before a second one is worth its wake-up (about 5 µs).
+// Cost of the rows (Stage::row_cost) that one worker handles before a second one is worth its
+// wake-up: some 3 µs.
 constexpr int64_t kGrain = 16 * 1024;
 
+constexpr int64_t kCacheLineFloats = 16;
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t step) { return ceil_div(a, step) * step; }
+
+// Floats from row to row: whole cache lines, and never a multiple of 2 KiB, at which the rows of a
+// product's output would all compete for the same few lines of a cache.
+int64_t row_stride(int64_t cols) {
+    const int64_t stride = round_up(cols, kCacheLineFloats);
+    return stride % 512 ? stride : stride + kCacheLineFloats;
+}
+
+int64_t now_ns() {
+    const auto time = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
 
 }  // namespace
 
 NativeProgram::NativeProgram(ThreadPool& pool, Isa isa, const KvLayout& layout, uint8_t* kv_pool,
                              int64_t tile_rows)
     : pool_(pool),
-      isa_(isa),
       layout_(layout),
       kv_pool_(kv_pool),
       tile_rows_(tile_rows),
@@ -25,44 +44,61 @@ NativeProgram::NativeProgram(ThreadPool& pool, Isa isa, const KvLayout& layout, 
       elementwise_(elementwise_kernels(isa)),
       rms_norm_(rms_norm_kernels(isa)),
       rope_(rope_kernels(isa)),
-      kv_write_(kv_write_kernels(isa)) {
-    const int threads = pool_.threads();
-    linear_memory_ = std::make_unique<uint8_t[]>(kLinearScratchBytes * static_cast<size_t>(threads) + 64);
-    const auto base = (reinterpret_cast<uintptr_t>(linear_memory_.get()) + 63) & ~uintptr_t{63};
-    for (int i = 0; i < threads; ++i) {
-        linear_scratch_.push_back(
-            reinterpret_cast<void*>(base + kLinearScratchBytes * static_cast<size_t>(i)));
-        attention_scratch_.emplace_back();
-    }
-}
+      kv_write_(kv_write_kernels(isa)) {}
 
-int NativeProgram::add_buffer(int64_t cols, bool sampled) {
-    buffers_.push_back({cols, sampled, {}, nullptr});
+int NativeProgram::add_buffer(int64_t cols) {
+    buffers_.push_back({cols, row_stride(cols)});
     return static_cast<int>(buffers_.size()) - 1;
 }
 
-void NativeProgram::set_ends(Columns hidden, int sampled, int logits) {
-    hidden_ = hidden;
-    sampled_ = sampled;
+void NativeProgram::finish(int logits) {
     logits_ = logits;
-    for (auto& buffer : buffers_) {
-        if (buffer.sampled) continue;  // those grow with the step
-        buffer.memory.resize(static_cast<size_t>(buffer.cols * tile_rows_));
-        buffer.data = buffer.memory.data();
+    body_stages_ = make_stages(body_);
+    head_stages_ = make_stages(head_);
+    buffers_[static_cast<size_t>(logits)].external = true;
+    for (auto& taken : taken_) {
+        Buffer& to = buffers_[static_cast<size_t>(taken.to.buffer)];
+        to.external = true;
+        taken.stride = to.stride;
     }
-    for (const auto& op : body_) {
-        if (op.code != OpCode::kAttention) continue;
-        const int64_t floats = attention_scratch_floats(layout_, op.heads);
-        attention_scratch_floats_ = std::max(attention_scratch_floats_, floats);
+    allocate();
+}
+
+// One mapping for all that a tile needs, so that small buffers share huge pages.
+void NativeProgram::allocate() {
+    size_t quantized = 0, scratch = 0;
+    for (const auto* ops : {&body_, &head_}) {
+        for (const auto& op : *ops) {
+            if (op.code == OpCode::kLinear) quantized = std::max(quantized, quantized_bytes(tile_rows_, op.a.cols));
+            if (op.code != OpCode::kAttention) continue;
+            scratch = std::max(scratch, sizeof(float) * static_cast<size_t>(attention_scratch_floats(layout_, op.heads)));
+        }
     }
-    for (auto& scratch : attention_scratch_) {
-        scratch = std::make_unique<float[]>(static_cast<size_t>(attention_scratch_floats_));
-    }
+    // Everything begins at a cache line. Called twice: to add up, then to hand out.
+    const auto lay_out = [&](auto&& cut) {
+        quantized_ = reinterpret_cast<QuantizedGroup*>(cut(quantized));
+        for (auto& memory : linear_scratch_) memory = cut(kLinearScratchBytes);
+        for (auto& memory : attention_scratch_) memory = reinterpret_cast<float*>(cut(scratch));
+        for (auto& buffer : buffers_) {
+            if (buffer.external) continue;
+            buffer.data = reinterpret_cast<float*>(cut(sizeof(float) * static_cast<size_t>(buffer.stride * tile_rows_)));
+        }
+    };
+    linear_scratch_.resize(static_cast<size_t>(pool_.threads()));
+    attention_scratch_.resize(static_cast<size_t>(pool_.threads()));
+    size_t used = 0;
+    const auto cut = [&](size_t bytes) {
+        const size_t begin = std::exchange(used, used + (bytes + 63) / 64 * 64);
+        return memory_ ? memory_.get() + begin : nullptr;
+    };
+    lay_out(cut);
+    memory_ = map_huge(std::exchange(used, 0));
+    lay_out(cut);
 }
 
 Matrix NativeProgram::at(const Columns& columns) const {
     const Buffer& buffer = buffers_[static_cast<size_t>(columns.buffer)];
-    return {buffer.data + columns.offset, buffer.cols};
+    return {buffer.data + columns.offset, buffer.stride};
 }
 
 ConstMatrix NativeProgram::read(const Columns& columns) const {
@@ -71,34 +107,51 @@ ConstMatrix NativeProgram::read(const Columns& columns) const {
 }
 
 void NativeProgram::run_body(const Step& step) {
-    Buffer& sampled = buffers_[static_cast<size_t>(sampled_)];
-    num_sampled_ = step.num_sampled;
-    if (sampled.memory.size() < static_cast<size_t>(num_sampled_ * sampled.cols)) {
-        sampled.memory.resize(static_cast<size_t>(num_sampled_ * sampled.cols));
+    for (auto& taken : taken_) {
+        const auto floats = static_cast<size_t>(step.num_sampled * taken.stride);
+        if (taken.memory.size() < floats) taken.memory.resize(floats);
     }
     // Tiles of about equal size, in whole row blocks of the linear kernels.
     const int64_t tiles = ceil_div(step.num_tokens, tile_rows_);
-    const int64_t rows = std::min(tile_rows_, ceil_div(ceil_div(step.num_tokens, tiles), kRowBlock) * kRowBlock);
-    int64_t taken = 0;
+    const int64_t rows = std::min(tile_rows_, round_up(ceil_div(step.num_tokens, tiles), kRowBlock));
+    const int32_t* sampled = step.sampled_rows;
+    const int32_t* const sampled_end = sampled + step.num_sampled;
     for (int64_t begin = 0; begin < step.num_tokens; begin += rows) {
-        Tile tile{begin, std::min(rows, step.num_tokens - begin), 0, 0};
+        Tile tile{&step, begin, std::min(rows, step.num_tokens - begin), 0, 0};
         cut_requests(step, tile);
-        run_tile(step, tile);
-        const ConstMatrix hidden = read(hidden_);
-        for (; taken < num_sampled_ && step.sampled_rows[taken] < begin + tile.rows; ++taken) {
-            std::memcpy(sampled.memory.data() + taken * sampled.cols,
-                        hidden.data + (step.sampled_rows[taken] - begin) * hidden.stride,
-                        static_cast<size_t>(sampled.cols) * sizeof(float));
+        run_stages(body_, body_stages_, tile);
+        const int32_t* next = std::lower_bound(sampled, sampled_end, static_cast<int32_t>(begin + tile.rows));
+        take(step, tile, sampled - step.sampled_rows, next - sampled);
+        sampled = next;
+    }
+}
+
+// Collects `count` sampled rows from the `first` on, which are in the tile.
+void NativeProgram::take(const Step& step, const Tile& tile, int64_t first, int64_t count) {
+    for (auto& taken : taken_) {
+        const ConstMatrix from = read(taken.from);
+        for (int64_t i = first; i < first + count; ++i) {
+            std::memcpy(taken.memory.data() + i * taken.stride, from.data + (step.sampled_rows[i] - tile.begin) * from.stride,
+                        static_cast<size_t>(taken.from.cols) * sizeof(float));
         }
     }
 }
 
-void NativeProgram::run_head(int64_t begin, int64_t end, float* logits) {
-    for (auto& buffer : buffers_) {
-        if (buffer.sampled) buffer.data = buffer.memory.data() + begin * buffer.cols;
+void NativeProgram::run_head(int64_t begin, int64_t end, float* logits, int64_t stride) {
+    for (auto& taken : taken_) {
+        buffers_[static_cast<size_t>(taken.to.buffer)].data = taken.memory.data() + begin * taken.stride;
     }
-    buffers_[static_cast<size_t>(logits_)].data = logits;
-    for (const auto& op : head_) run_op(op, nullptr, nullptr, end - begin);
+    Buffer& out = buffers_[static_cast<size_t>(logits_)];
+    out.data = logits;
+    out.stride = stride;
+    run_stages(head_, head_stages_, {nullptr, begin, end - begin, 0, 0});
+}
+
+void NativeProgram::time_stages(bool on) {
+    timed_ = on;
+    for (auto* stages : {&body_stages_, &head_stages_}) {
+        for (auto& stage : *stages) stage.nanoseconds = 0;
+    }
 }
 
 void NativeProgram::cut_requests(const Step& step, Tile& tile) {
@@ -120,85 +173,78 @@ void NativeProgram::cut_requests(const Step& step, Tile& tile) {
     for (auto& plan : plans_) plan.valid = false;
 }
 
-void NativeProgram::run_tile(const Step& step, const Tile& tile) {
-    for (const auto& op : body_) run_op(op, &step, &tile, tile.rows);
+void NativeProgram::run_stages(const std::vector<Operation>& ops, std::vector<Stage>& stages, const Tile& tile) {
+    if (!timed_) {
+        for (const auto& stage : stages) run_stage(ops, stage, tile);
+        return;
+    }
+    int64_t begin = now_ns();
+    for (auto& stage : stages) {
+        run_stage(ops, stage, tile);
+        const int64_t end = now_ns();
+        stage.nanoseconds += end - std::exchange(begin, end);
+    }
 }
 
-template <typename Job>
-void NativeProgram::by_rows(int64_t rows, int64_t cost, Job&& job) {
-    const int64_t pieces = std::clamp<int64_t>(rows * cost / kGrain, 1, rows);
-    const int64_t size = ceil_div(rows, pieces);
-    pool_.run(ceil_div(rows, size), [&](int64_t piece, int) {
-        job(piece * size, std::min(rows, (piece + 1) * size));
+void NativeProgram::run_stage(const std::vector<Operation>& ops, const Stage& stage, const Tile& tile) {
+    if (stage.by_rows) return run_rows(ops, stage, tile);
+    const Operation& op = ops[stage.begin];
+    return op.code == OpCode::kLinear ? linear(op, tile.rows) : attention(op, tile);
+}
+
+void NativeProgram::run_rows(const std::vector<Operation>& ops, const Stage& stage, const Tile& tile) {
+    const int64_t pieces = std::clamp<int64_t>(tile.rows * stage.row_cost / kGrain, 1, tile.rows);
+    const int64_t size = ceil_div(tile.rows, pieces);
+    pool_.run(ceil_div(tile.rows, size), [&](int64_t piece, int) {
+        const int64_t stop = std::min(tile.rows, (piece + 1) * size);
+        for (int64_t begin = piece * size; begin < stop; begin += stage.block_rows) {
+            const int64_t end = std::min(stop, begin + stage.block_rows);
+            for (size_t i = stage.begin; i < stage.end; ++i) row_op(ops[i], tile, begin, end);
+            if (stage.quantized.cols == 0) continue;
+            const ConstMatrix x = read(stage.quantized);
+            linear_kernels_.quantize_rows(x.data, x.stride, tile.rows, stage.quantized.cols, begin, end, quantized_);
+        }
     });
 }
 
-void NativeProgram::run_op(const Operation& op, const Step* step, const Tile* tile, int64_t rows) {
+// An operation on rows begin … end - 1 of the tile.
+void NativeProgram::row_op(const Operation& op, const Tile& tile, int64_t begin, int64_t end) {
     switch (op.code) {
         case OpCode::kEmbed:
-            return embed(op, step->token_ids + tile->begin, rows);
-        case OpCode::kLinear:
-            return linear(op, rows);
-        case OpCode::kAttention:
-            return attention(op, *step, *tile);
+            return embed(op, tile.step->token_ids + tile.begin, begin, end);
         case OpCode::kRmsNorm:
-            return by_rows(rows, op.a.cols, [&](int64_t begin, int64_t end) {
-                rms_norm_.rms_norm(read(op.a), op.weight, op.eps, op.dim, op.heads, at(op.out), begin, end);
-            });
+            return rms_norm_.rms_norm(read(op.a), op.weight, op.eps, op.dim, op.heads, at(op.out), begin, end);
         case OpCode::kRope:
-            return by_rows(rows, op.a.cols, [&](int64_t begin, int64_t end) {
-                rope_.rope(at(op.a), op.heads, op.dim, op.rope, step->positions + tile->begin, begin, end);
-            });
+            return rope_.rope(at(op.a), op.heads, op.dim, op.rope, tile.step->positions + tile.begin, begin, end);
         case OpCode::kKvWrite: {
-            const int64_t* slots = step->slots + op.group * step->num_tokens + tile->begin;
-            return by_rows(rows, op.a.cols, [&](int64_t begin, int64_t end) {
-                kv_write_.kv_write(layout_, kv_pool_, op.layer, read(op.a), read(op.b), op.weight, slots,
-                                   begin, end);
-            });
+            const int64_t* slots = tile.step->slots + op.group * tile.step->num_tokens + tile.begin;
+            return kv_write_.kv_write(layout_, kv_pool_, op.layer, read(op.a), read(op.b), op.weight, slots, begin,
+                                      end);
         }
         case OpCode::kAdd:
-            return by_rows(rows, op.a.cols, [&](int64_t begin, int64_t end) {
-                elementwise_.add(read(op.a), read(op.b), at(op.out), op.out.cols, begin, end);
-            });
+            return elementwise_.add(read(op.a), read(op.b), at(op.out), op.out.cols, begin, end);
         case OpCode::kGated:
-            return by_rows(rows, 4 * op.a.cols, [&](int64_t begin, int64_t end) {
-                elementwise_.gated(op.activation, read(op.a), read(op.b), at(op.out), op.out.cols, begin, end);
-            });
+            return elementwise_.gated(op.activation, read(op.a), read(op.b), at(op.out), op.out.cols, begin, end);
         case OpCode::kSoftcap:
-            return by_rows(rows, 4 * op.a.cols, [&](int64_t begin, int64_t end) {
-                elementwise_.softcap(at(op.a), op.softcap, op.a.cols, begin, end);
-            });
+            return elementwise_.softcap(at(op.a), op.softcap, op.a.cols, begin, end);
+        case OpCode::kLinear:
+        case OpCode::kAttention:
+            return;  // stages of their own
     }
 }
 
-void NativeProgram::embed(const Operation& op, const int32_t* token_ids, int64_t rows) {
+void NativeProgram::embed(const Operation& op, const int32_t* token_ids, int64_t begin, int64_t end) {
     const Matrix out = at(op.out);
-    by_rows(rows, op.out.cols, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-            dequantize_row(*op.format, op.bytes + token_ids[row] * op.row_bytes, op.out.cols, op.scale,
-                           out.data + row * out.stride);
-        }
-    });
+    for (int64_t row = begin; row < end; ++row) {
+        dequantize_row(*op.format, op.bytes + token_ids[row] * op.row_bytes, op.out.cols, op.scale,
+                       out.data + row * out.stride);
+    }
 }
 
+// The stage before has quantised x, if a weight takes it so.
 void NativeProgram::linear(const Operation& op, int64_t rows) {
     const ConstMatrix x = read(op.a);
-    LinearInput input{rows, x.data, x.stride, {nullptr}};
-    const bool quantized = std::any_of(op.parts.begin(), op.parts.end(),
-                                       [](const LinearPart& part) { return takes_quantized(part.weight); });
-    if (quantized) {
-        const size_t bytes = quantized_bytes(rows, op.a.cols);
-        if (quantized_.size() < bytes) quantized_.resize(bytes);
-        auto* groups = reinterpret_cast<QuantizedGroup*>(quantized_.data());
-        const int64_t blocks = ceil_div(rows, kRowBlock);
-        const int64_t pieces = std::clamp<int64_t>(rows * op.a.cols / kGrain, 1, blocks);
-        const int64_t size = ceil_div(blocks, pieces) * kRowBlock;
-        pool_.run(ceil_div(rows, size), [&](int64_t piece, int) {
-            linear_kernels_.quantize_rows(x.data, x.stride, rows, op.a.cols, piece * size,
-                                          std::min(rows, (piece + 1) * size), groups);
-        });
-        input.quantized = {groups};
-    }
+    const LinearInput input{rows, x.data, x.stride, {quantized_}};
     int64_t items = 0;
     for (const auto& part : op.parts) items += linear_items(part.weight, rows);
     const Matrix out = at(op.out);
@@ -211,7 +257,8 @@ void NativeProgram::linear(const Operation& op, int64_t rows) {
     });
 }
 
-AttentionBatch NativeProgram::batch_of(const Operation& op, const Step& step, const Tile& tile) const {
+AttentionBatch NativeProgram::batch_of(const Operation& op, const Tile& tile) const {
+    const Step& step = *tile.step;
     const int32_t* tables = step.block_tables + (op.group * step.num_chunks + tile.first_chunk) * step.num_blocks;
     return {tile.num_chunks, query_start_.data(), context_lens_.data(), tables, step.num_blocks};
 }
@@ -228,8 +275,8 @@ const AttentionPlan& NativeProgram::plan_for(const Operation& op, const Attentio
     return plans_.back().plan;
 }
 
-void NativeProgram::attention(const Operation& op, const Step& step, const Tile& tile) {
-    const AttentionBatch batch = batch_of(op, step, tile);
+void NativeProgram::attention(const Operation& op, const Tile& tile) {
+    const AttentionBatch batch = batch_of(op, tile);
     const AttentionPlan& plan = plan_for(op, batch);
     if (partials_.size() < static_cast<size_t>(plan.partial_floats())) {
         partials_.resize(static_cast<size_t>(plan.partial_floats()));
@@ -239,12 +286,12 @@ void NativeProgram::attention(const Operation& op, const Step& step, const Tile&
                              plan.chunks().data(), plan.members().data()};
     pool_.run(static_cast<int64_t>(plan.items().size()), [&](int64_t item, int worker) {
         attention_kernels_.attend(args, plan.items()[static_cast<size_t>(item)],
-                                  attention_scratch_[static_cast<size_t>(worker)].get());
+                                  attention_scratch_[static_cast<size_t>(worker)]);
     });
     if (plan.merges().empty()) return;
     pool_.run(static_cast<int64_t>(plan.merges().size()), [&](int64_t item, int worker) {
         attention_kernels_.merge(args, plan.merges()[static_cast<size_t>(item)],
-                                 attention_scratch_[static_cast<size_t>(worker)].get());
+                                 attention_scratch_[static_cast<size_t>(worker)]);
     });
 }
 

@@ -3,8 +3,10 @@
 //
 // A step of T tokens is cut into tiles of at most `tile_rows` rows, and the body runs tile after
 // tile: since each row's result is the same whatever is beside it, this changes nothing but the
-// size of the buffers. The hidden rows that are sampled are collected; then the head runs on them,
-// as many at a time as the caller has room for logits.
+// size of the buffers. The rows of its values that are sampled are collected; then the head runs on
+// them, as many at a time as the caller has room for logits.
+//
+// Operations run in stages (operation.h), with a barrier after each.
 #pragma once
 
 #include <cstdint>
@@ -15,49 +17,11 @@
 #include "common/matrix.h"
 #include "common/thread_pool.h"
 #include "kernels/attention/attention_plan.h"
-#include "kernels/dequantize/dequantize.h"
-#include "kernels/elementwise/elementwise.h"
 #include "kernels/kv_write/kv_write.h"
-#include "kernels/linear/linear.h"
 #include "kernels/rms_norm/rms_norm.h"
-#include "kernels/rope/rope.h"
+#include "program/operation.h"
 
 namespace kokuban {
-
-// Some columns of a buffer.
-struct Columns {
-    int buffer = -1;
-    int64_t offset = 0;
-    int64_t cols = 0;
-};
-
-enum class OpCode { kEmbed, kRmsNorm, kLinear, kRope, kKvWrite, kAttention, kAdd, kGated, kSoftcap };
-
-// One weight of a linear operation, and where its outputs go inside `out`.
-struct LinearPart {
-    PackedMatrix weight;
-    const float* bias;  // null: none
-    int64_t offset;
-};
-
-struct Operation {
-    OpCode code;
-    Columns a, b, out;
-    std::vector<LinearPart> parts;       // linear
-    const uint8_t* bytes = nullptr;      // embed: the raw rows
-    const WeightFormat* format = nullptr;
-    int64_t row_bytes = 0;
-    const float* weight = nullptr;       // rms_norm; kv_write: k_offset, or null
-    float scale = 0.0f;                  // embed, attention
-    float eps = 0.0f;
-    float softcap = 0.0f;                // attention, softcap
-    int64_t dim = 0;                     // rms_norm, rope: head_dim
-    int64_t heads = 0;                   // rms_norm: runs; rope, attention: heads
-    int64_t group = 0, layer = 0;        // KV group, layer inside it
-    int64_t window = 0;
-    RopeTable rope{};
-    Activation activation{};
-};
 
 // The arrays of a step; see kokuban.runner.inputs.StepInput.
 struct Step {
@@ -77,54 +41,74 @@ class NativeProgram {
    public:
     NativeProgram(ThreadPool& pool, Isa isa, const KvLayout& layout, uint8_t* kv_pool,
                   int64_t tile_rows);
+    NativeProgram(const NativeProgram&) = delete;
+    NativeProgram& operator=(const NativeProgram&) = delete;
 
-    // A float32 buffer with a row for each token of a tile, or for each sampled row of a step.
-    int add_buffer(int64_t cols, bool sampled);
+    // A float32 buffer with a row for each token of a tile, or for each row that the head runs on.
+    int add_buffer(int64_t cols);
     void add_body(Operation op) { body_.push_back(std::move(op)); }
     void add_head(Operation op) { head_.push_back(std::move(op)); }
-    // Where the body leaves the hidden state, where the head reads its rows, where it writes.
-    void set_ends(Columns hidden, int sampled, int logits);
+    // The head reads the sampled rows of `from` in `to`.
+    void take_rows(Columns from, Columns to) { taken_.push_back({from, to}); }
+    // All has been added; the head writes this buffer.
+    void finish(int logits);
 
+    int64_t tile_rows() const { return tile_rows_; }
     void run_body(const Step& step);
-    // Logits of the sampled rows begin … end - 1 of the last run_body, to [end - begin][vocabulary].
-    void run_head(int64_t begin, int64_t end, float* logits);
+    // Logits of the sampled rows begin … end - 1 of the last run_body, at most tile_rows of them, to
+    // rows of `logits` that are `stride` floats apart.
+    void run_head(int64_t begin, int64_t end, float* logits, int64_t stride);
+
+    // While on, each stage's time is added up; else a step pays nothing for it. Zeroes the sums.
+    void time_stages(bool on);
+    const std::vector<Stage>& body_stages() const { return body_stages_; }
+    const std::vector<Stage>& head_stages() const { return head_stages_; }
 
    private:
     struct Buffer {
-        int64_t cols;
-        bool sampled;
-        std::vector<float> memory;
+        int64_t cols, stride;
+        bool external = false;  // logits, and what the head takes: set for each call
         float* data = nullptr;
     };
-    // The piece of a step that the body runs on at once.
+    // Rows that go from the body to the head.
+    struct Taken {
+        Columns from, to;
+        std::vector<float> memory = {};  // as many as a step samples
+        int64_t stride = 0;
+    };
+    // The rows that operations run on at once: a piece of a step, or of its sampled rows.
     struct Tile {
+        const Step* step;  // null in the head
         int64_t begin, rows;
         int64_t first_chunk, num_chunks;
     };
 
     Matrix at(const Columns& columns) const;
     ConstMatrix read(const Columns& columns) const;
-    void run_tile(const Step& step, const Tile& tile);
-    void run_op(const Operation& op, const Step* step, const Tile* tile, int64_t rows);
+    void allocate();
+    void run_stages(const std::vector<Operation>& ops, std::vector<Stage>& stages, const Tile& tile);
+    void run_stage(const std::vector<Operation>& ops, const Stage& stage, const Tile& tile);
+    void run_rows(const std::vector<Operation>& ops, const Stage& stage, const Tile& tile);
+    void row_op(const Operation& op, const Tile& tile, int64_t begin, int64_t end);
+    void take(const Step& step, const Tile& tile, int64_t first, int64_t count);
     void cut_requests(const Step& step, Tile& tile);
     void linear(const Operation& op, int64_t rows);
-    void attention(const Operation& op, const Step& step, const Tile& tile);
-    void embed(const Operation& op, const int32_t* token_ids, int64_t rows);
-    AttentionBatch batch_of(const Operation& op, const Step& step, const Tile& tile) const;
+    void attention(const Operation& op, const Tile& tile);
+    void embed(const Operation& op, const int32_t* token_ids, int64_t begin, int64_t end);
+    AttentionBatch batch_of(const Operation& op, const Tile& tile) const;
     const AttentionPlan& plan_for(const Operation& op, const AttentionBatch& batch);
-    template <typename Job>
-    void by_rows(int64_t rows, int64_t cost, Job&& job);
 
     ThreadPool& pool_;
-    Isa isa_;
     KvLayout layout_;
     uint8_t* kv_pool_;
     int64_t tile_rows_;
     std::vector<Buffer> buffers_;
+    std::shared_ptr<uint8_t> memory_;  // of buffers and scratch
     std::vector<Operation> body_, head_;
-    Columns hidden_;
-    int sampled_ = -1, logits_ = -1;
-    int64_t num_sampled_ = 0;
+    std::vector<Stage> body_stages_, head_stages_;
+    std::vector<Taken> taken_;
+    int logits_ = -1;
+    bool timed_ = false;
 
     // Of the tile that runs.
     std::vector<int32_t> query_start_, context_lens_;
@@ -136,11 +120,9 @@ class NativeProgram {
     std::vector<PlanOfWindow> plans_;
 
     std::vector<float> partials_;
-    std::vector<uint8_t> quantized_;
-    std::vector<std::unique_ptr<float[]>> attention_scratch_;
+    QuantizedGroup* quantized_ = nullptr;
+    std::vector<float*> attention_scratch_;
     std::vector<void*> linear_scratch_;
-    std::unique_ptr<uint8_t[]> linear_memory_;
-    int64_t attention_scratch_floats_ = 0;
 
     const LinearKernels& linear_kernels_;
     const AttentionKernels& attention_kernels_;

@@ -45,8 +45,22 @@ def test_no_module_imports_torch() -> None:
 def test_the_package_and_its_command_import_no_heavy_library() -> None:
     code = (
         "import sys, kokuban, kokuban.cli\n"
-        "print([m for m in ('numpy', 'fastapi', 'tokenizers', 'torch', 'huggingface_hub', 'jinja2')"
-        " if m in sys.modules])"
+        "heavy = 'numpy', 'starlette', 'tokenizers', 'torch', 'huggingface_hub', 'jinja2'\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert found.stdout.strip() == "[]"
+
+
+def test_a_start_imports_nothing_that_only_later_requests_need() -> None:
+    code = (
+        "import sys, kokuban.cli, kokuban.engine.build, kokuban.server.run\n"
+        "late = 'fastapi', 'rich', 'huggingface_hub', 'kokuban.server.description'\n"
+        "print([m for m in late if m in sys.modules])"
     )
 
     found = subprocess.run(

@@ -16,6 +16,7 @@ from typing import Any, Self
 from kokuban.core.config import KvDtype, RuntimeConfig, SchedulerConfig
 from kokuban.core.request import Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
+from kokuban.core.speculation import Proposer
 from kokuban.core.step import BlockCopy, BlockLoad, BlockStore, StepPlan, StepResult, Usage
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.core import EngineCore
@@ -57,7 +58,8 @@ class Said:
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     digests: tuple[bytes, ...]
-    """Of the logits that each token was sampled from, byte for byte."""
+    """Of the logits that each token was sampled from, byte for byte; of drafts that were wrong
+    too."""
 
     usage: Usage
 
@@ -97,6 +99,7 @@ class Tiered:
         ram_blocks: blocks of host memory, in all; 0: none.
         disk_bytes: 0: no disk tier.
         prefix_cache: False: every prompt is computed from its start.
+        proposer: guesses tokens ahead; None: nobody does.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Tiered:
         token_budget: int = 64,
         max_running: int = 4,
         max_context_tokens: int = 384,
+        proposer: Proposer | None = None,
     ) -> None:
         program = model.program
         layout = make_layout(program.kv, 16, RuntimeConfig(kv_dtype=kv_dtype))
@@ -156,7 +160,10 @@ class Tiered:
         self._executor = _Watched(executor)
         self.moved = self._executor.moved
         self.scheduler = Scheduler(
-            config, self.memory.manager, max_context_tokens=budget.max_context_tokens
+            config,
+            self.memory.manager,
+            max_context_tokens=budget.max_context_tokens,
+            proposer=proposer,
         )
         self.core = EngineCore(
             self.scheduler,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.fakes import FakeDisk, FakeRunner, continuation, make_request
+from tests.fakes import FakeDisk, FakeProposer, FakeRunner, continuation, make_request
 
 from kokuban.core.config import EVICTIONS, Eviction, SchedulerConfig
 from kokuban.core.errors import Overloaded, PromptTooLong
@@ -44,11 +44,13 @@ class AnyHistory(RuleBasedStateMachine):
         windows=st.sampled_from([(None,), (None, 20), (None, 1, 40)]),
         token_budget=st.sampled_from([4, 8, 40, 500]),
         max_prefill=st.sampled_from([None, 3, 30]),
+        step_target_ms=st.sampled_from([None, None, 1.0, 1200.0, 20_000.0]),
         max_skips=st.integers(0, 3),
         prefix_cache=st.sampled_from(["on", "on", "whole blocks", "off"]),
         eviction=st.sampled_from(EVICTIONS),
         num_slots=st.sampled_from([40, 12, 2, 0]),
         disk_blocks=st.sampled_from([100, 5, 0]),
+        percent_right=st.sampled_from([None, 0, 40, 80, 100]),
     )
     def begin(
         self,
@@ -56,15 +58,18 @@ class AnyHistory(RuleBasedStateMachine):
         windows: Sequence[int | None],
         token_budget: int,
         max_prefill: int | None,
+        step_target_ms: float | None,
         max_skips: int,
         prefix_cache: str,
         eviction: Eviction,
         num_slots: int,
         disk_blocks: int,
+        percent_right: int | None,
     ) -> None:
         self.config = SchedulerConfig(
             token_budget=token_budget,
             max_prefill_tokens=max_prefill,
+            step_target_ms=step_target_ms,
             max_running_requests=4,
             max_waiting_requests=12,
             max_skips=max_skips,
@@ -85,7 +90,10 @@ class AnyHistory(RuleBasedStateMachine):
             tiers=self.tiers,
         )
         self.prefix_cache = prefix_cache != "off"
-        self.scheduler = Scheduler(self.config, self.manager, max_context_tokens=150)
+        self.proposer = None if percent_right is None else FakeProposer(percent_right)
+        self.scheduler = Scheduler(
+            self.config, self.manager, max_context_tokens=150, proposer=self.proposer
+        )
         self.now_s = 0.0
         self.has_siblings = False
         self.requests: dict[RequestId, Request] = {}
@@ -172,6 +180,7 @@ class AnyHistory(RuleBasedStateMachine):
                 continue
             self._check_plan(plan)
             result = self.runner.run(plan)
+            self.now_s += 0.01 * plan.num_tokens
             self._take(self.scheduler.commit(plan, result, self.now_s))
             self.scheduler.check()
 
@@ -233,6 +242,7 @@ class AnyHistory(RuleBasedStateMachine):
             self.tiers.check()
             assert self.tiers.num_pinned == 0, "a slot stays pinned"
         assert self.pool.num_free == self.pool.num_blocks
+        assert self.proposer is None or not self.proposer.known, "guesses for who is gone"
         assert self.scheduler.stats().running == self.scheduler.stats().waiting == 0
 
     @rule(really=st.sampled_from([False, False, False, False, True]))

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.fakes import Served
 
 from kokuban.server.app import create_app
@@ -16,12 +16,12 @@ from kokuban.server.settings import ServerSettings
 Json = dict[str, Any]
 
 
-def make_app(model: Served, **settings: Any) -> FastAPI:
+def make_app(model: Served, **settings: Any) -> Starlette:
     """The application around a fake engine; settings as in `ServerSettings`."""
     return create_app(model, ServerSettings(**settings))
 
 
-def client_of(app: FastAPI, **options: Any) -> httpx.AsyncClient:
+def client_of(app: Starlette, **options: Any) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=app)
     return httpx.AsyncClient(transport=transport, base_url="http://localhost", **options)
 
@@ -70,7 +70,7 @@ class Call:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: Starlette,
         path: str,
         body: Json,
         *,

@@ -11,7 +11,8 @@ from tests.fakes_text import EOT, FIRST_PIECE
 from tests.server.fakes import FakeEngine, Served, served
 
 from kokuban.server.app import create_app
-from kokuban.server.run import Server, bind, run_server, url_of
+from kokuban.server.listen import bind, url_of
+from kokuban.server.run import Server, run_server
 from kokuban.server.settings import ServerSettings
 
 A, B, C = range(FIRST_PIECE, FIRST_PIECE + 3)

@@ -60,6 +60,8 @@ async def test_an_answer_has_every_field_that_openai_requires() -> None:
             "decode_ms": 250.0,
             "preemptions": 0,
             "recomputed_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
         },
     }
 

@@ -5,7 +5,7 @@ import json
 from typing import Any, NamedTuple
 
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.asgi import Call, client, make_app
 from tests.server.fakes import FakeEngine, Served, served
 
@@ -46,7 +46,7 @@ def parse(data: bytes) -> list[Event]:
     return events
 
 
-def follow(app: FastAPI, query: str = "", **headers: str) -> Call:
+def follow(app: Starlette, query: str = "", **headers: str) -> Call:
     return Call(app, ROUTE, {}, method="GET", query=query, **headers)
 
 

@@ -1,7 +1,9 @@
 """One request, however large or odd, neither stops the server nor costs minutes to refuse."""
 
+import asyncio
 import json
 import threading
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ from starlette.types import Message, Scope
 from tests.server.asgi import chat, client, complete, make_app
 from tests.server.fakes import FakeEngine, served
 
+from kokuban.engine.generation import TextDelta
+from kokuban.server import completions
 from kokuban.server.errors import HttpError
 from kokuban.server.work import MAX_CONTAINERS, MAX_VALUES, check_values
 
@@ -124,3 +128,50 @@ async def test_half_a_pair_and_a_value_out_of_range_are_named() -> None:
     assert "half of a surrogate pair" in error["message"]
     assert out_of_range.json()["error"]["code"] == "invalid_value"
     assert [head.status_code for head in heads] == [200, 200]
+
+
+async def test_the_tokens_of_all_prompts_together_have_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(completions, "MAX_PROMPT_TOKENS", 20)
+    model = served(engine=FakeEngine(max_context_tokens=16))
+    taken = await complete(model, [[97] * 10, [97] * 10], max_tokens=1)
+    refused = await complete(model, [[97] * 10, [97] * 11, [97]], max_tokens=1)
+
+    assert taken.status_code == 200
+    assert refused.json()["error"]["param"] == "prompt"
+    assert refused.json()["error"]["message"] == (
+        "the first 2 of 3 prompts have 21 tokens together; the limit of one request is 20: "
+        "send several requests"
+    )
+    assert len(model.client.submitted) == 2
+
+
+async def test_a_longer_context_may_be_filled_by_one_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(completions, "MAX_PROMPT_TOKENS", 4)
+    model = served(engine=FakeEngine(max_context_tokens=16))
+
+    assert (await complete(model, [97] * 8, max_tokens=1)).status_code == 200
+
+
+async def test_one_prompt_is_handed_over_in_each_turn_of_the_loop() -> None:
+    turn, begun = 0, []
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def source() -> AsyncGenerator[TextDelta]:
+        begun.append(turn)
+        yield TextDelta(choice=0, text="t")
+
+    counting = asyncio.create_task(count_turns())
+    texts = [delta.text async for delta in completions._merge([source() for _ in range(8)])]
+    counting.cancel()
+
+    assert texts == ["t"] * 8
+    assert len(set(begun)) == 8, begun

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.fakes_text import EOT, FIRST_PIECE
 from tests.server.asgi import Call, Json, client_of, complete, make_app, parse_events
 from tests.server.fakes import FAILS, FakeEngine, Served, served
@@ -18,7 +18,7 @@ def body(*, stream: bool, **fields: object) -> Json:
     return {"model": "m", "messages": messages, "stream": stream, **fields}
 
 
-def setting(model: Served, **settings: object) -> FastAPI:
+def setting(model: Served, **settings: object) -> Starlette:
     return make_app(model, **{"commit_after_s": 0.0, **settings})
 
 

@@ -16,7 +16,7 @@ from tests.server.fakes import served
 from tests.server.live import live
 
 from kokuban.core.errors import ConfigError
-from kokuban.server.run import bind
+from kokuban.server.listen import bind
 from kokuban.server.settings import ServerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,7 +106,8 @@ async def test_a_process_whose_engine_died_exits_with_1() -> None:
     script = (
         "import sys\n"
         "from tests.server.fakes import served\n"
-        "from kokuban.server.run import bind, run_server\n"
+        "from kokuban.server.listen import bind\n"
+        "from kokuban.server.run import run_server\n"
         "from kokuban.server.settings import ServerSettings\n"
         "settings, model = ServerSettings(port=0), served()\n"
         "sys.exit(run_server(model, settings, bind(settings), model.client.die))\n"

@@ -57,9 +57,9 @@ def test_the_runner_finds_a_block_that_two_requests_write() -> None:
 
 def test_the_runner_finds_a_gap_a_spare_block_and_a_missing_block() -> None:
     plan = make_plan()
-    gap = replace(plan.chunks[0], start=4, token_ids=(7,))
-    spare = replace(plan.chunks[0], new_block_ids=((BlockId(0), BlockId(1)),))
-    missing = replace(plan.chunks[0], new_block_ids=((),))
+    gap = plan.chunks[0]._replace(start=4, token_ids=(7,))
+    spare = plan.chunks[0]._replace(new_block_ids=((BlockId(0), BlockId(1)),))
+    missing = plan.chunks[0]._replace(new_block_ids=((),))
 
     with pytest.raises(AssertionError, match="more tokens than the sequence has"):
         FakeRunner().run(replace(plan, chunks=(gap,)))

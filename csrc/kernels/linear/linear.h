@@ -53,10 +53,14 @@ bool takes_quantized(const PackedMatrix& w);
 // 32 elements of one row of x.
 struct QuantizedGroup {
     int8_t q[kGroup];
-    float d;          // x is about d * q
-    float d_sum;      // d * float(sum)
-    int32_t sum;      // of all 32 q
-    int32_t half_sum; // of the first 16
+    float d;           // x is about d * q
+    float d_sum;       // d * float(sum)
+    int32_t sum;       // of all 32 q
+    // Of the first and of the last 16: the sums of those q whose place modulo 4 is 0 or 1, and 2 or 3.
+    int16_t pair_sums[2][2];
+
+    // Of the first 16. Inlined always: no variant may leave a copy of it for the others.
+    __attribute__((always_inline)) int32_t half_sum() const { return pair_sums[0][0] + pair_sums[0][1]; }
 };
 
 // Order in memory: [row block of 8][group][row of the block]; the last block may have fewer rows.

@@ -11,24 +11,18 @@ namespace {
 constexpr int kChunkGroups = 16;  // unpacked at a time: 12 KB, in L1 beside the activations
 constexpr int64_t kMaxBlockRows = 128;  // rows whose accumulators lie in scratch memory: 8 KB
 
-constexpr int log2_of(int power) { return power <= 1 ? 0 : 1 + log2_of(power / 2); }
-
 // acc[r] += this half of the group times x[r], by the order rule of linear.h.
 template <class Shape, int kHalf, int kRows, class Group>
 KOKUBAN_INLINE void add_half(const Group& w, const QuantizedGroup* x, F32 (&acc)[kRows]) {
     constexpr int kQuads = 8 / Shape::kHalves;
-    constexpr int kBias = Shape::kBits == 8 && kCentresBytes ? 0 : Shape::kBias;
     I32 dot[kRows];
-    dot_quads<Shape::kBits, kHalf * kQuads, kQuads>(w, x, dot);
+    dot_quads<Shape::kBits, Shape::kBias, kHalf * kQuads, kQuads>(w, x, dot);
     const F32 scale = w.scale(kHalf);
     for (int r = 0; r < kRows; ++r) {
-        const auto sum = [&] {
-            return Shape::kHalves == 1 ? x[r].sum : kHalf == 0 ? x[r].half_sum : x[r].sum - x[r].half_sum;
-        };
-        if constexpr (kBias != 0) dot[r] = i_sub(dot[r], i_shl<log2_of(kBias)>(i_set1(sum())));
         acc[r] = f_fma(f_mul(scale, f_set1(x[r].d)), f_from_i(dot[r]), acc[r]);
         if constexpr (Shape::kHasMin) {
-            const float d_sum = Shape::kHalves == 1 ? x[r].d_sum : x[r].d * static_cast<float>(sum());
+            const int32_t sum = kHalf == 0 ? x[r].half_sum() : x[r].sum - x[r].half_sum();
+            const float d_sum = Shape::kHalves == 1 ? x[r].d_sum : x[r].d * static_cast<float>(sum);
             acc[r] = f_fma(w.offset(kHalf), f_set1(d_sum), acc[r]);
         }
     }
@@ -83,8 +77,9 @@ void quantized_tile(const PackedMatrix& w, const LinearInput& input, int64_t til
     using Shape = Format<kType>::Shape;
     const int64_t groups = w.k / kGroup;
     const PackedGroups<kType> packed = {w.data + tile * w.tile_bytes};
-    if constexpr (kFusedRows > 0) {
-        if (row_end - row_begin <= kFusedRows) {
+    constexpr int kFused = fused_rows(Shape::kBits);
+    if constexpr (kFused > 0) {
+        if (row_end - row_begin <= kFused) {
             return add_rows<Shape>(packed, 0, groups, input, groups, row_begin, row_end, sums);
         }
     }

@@ -9,6 +9,21 @@ namespace {
 
 constexpr float kSmallestAmax = 1e-30f;  // below, 127 / amax could overflow
 
+// Of sixteen q: the sum, and that of the ones whose place modulo 4 is 0 or 1.
+struct HalfSums {
+    int32_t all, pairs;
+};
+KOKUBAN_INLINE HalfSums sum_half(I32 q) {
+    alignas(64) static constexpr int32_t kPairs[16] = {-1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0};
+    // Sums of sixteen whole numbers below 128: exact in f32.
+    return {static_cast<int32_t>(f_reduce_add(f_from_i(q))),
+            static_cast<int32_t>(f_reduce_add(f_from_i(i_and(q, i_load(kPairs)))))};
+}
+KOKUBAN_INLINE void store_pairs(HalfSums sums, int16_t (&to)[2]) {
+    to[0] = static_cast<int16_t>(sums.pairs);
+    to[1] = static_cast<int16_t>(sums.all - sums.pairs);
+}
+
 KOKUBAN_INLINE void quantize_group(const float* x, QuantizedGroup& out) {
     const F32 first = f_load(x), second = f_load(x + 16);
     const float amax = f_reduce_max(f_max(f_abs(first), f_abs(second)));
@@ -21,9 +36,10 @@ KOKUBAN_INLINE void quantize_group(const float* x, QuantizedGroup& out) {
     const I32 q1 = finite ? i_from_f(f_mul(second, inverse)) : i_zero();
     i_store_i8(out.q, q0);
     i_store_i8(out.q + 16, q1);
-    // Sums of sixteen whole numbers below 128: exact in f32.
-    out.half_sum = static_cast<int32_t>(f_reduce_add(f_from_i(q0)));
-    out.sum = out.half_sum + static_cast<int32_t>(f_reduce_add(f_from_i(q1)));
+    const HalfSums first_sums = sum_half(q0), second_sums = sum_half(q1);
+    out.sum = first_sums.all + second_sums.all;
+    store_pairs(first_sums, out.pair_sums[0]);
+    store_pairs(second_sums, out.pair_sums[1]);
     out.d = !finite ? __builtin_nanf("") : zero ? 0.0f : amax / 127.0f;
     out.d_sum = out.d * static_cast<float>(out.sum);
 }

@@ -12,7 +12,6 @@ import typer
 
 from kokuban import __version__
 from kokuban.cli.bench import bench
-from kokuban.cli.bench_machine import machine
 from kokuban.cli.cache import cache
 from kokuban.cli.models import inspect, models, pull
 from kokuban.cli.serve import serve
@@ -46,7 +45,6 @@ def kokuban(
 
 for command in (serve, run, chat, pull, inspect, models, simulate):
     app.command()(command)
-bench.command()(machine)
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
 

@@ -1,181 +1,209 @@
-"""`kokuban bench`: how fast a model runs here, without HTTP.
+"""`kokuban bench`: how fast things are here. What the commands do is in `kokuban.bench`.
 
-latency: B requests of one length start together; prefill and decode are timed apart.
-throughput: many requests of one length are queued at once; tokens a second over all of them.
-kv-quant: quality, memory and step time of each KV dtype (see `bench_kv`).
-
-Prompts are random ids under a fixed seed and answers run to their full length (ignore_eos), so that
-two runs do the same work.
+latency: few requests that start together; the first token and the tokens after it.
+throughput: the same with more requests, as rates.
+kernels, machine, serve, kv-quant: see the modules beside this one.
 """
 
 import asyncio
-import random
-import statistics
-import time
-from collections.abc import Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kokuban.cli import options
+from kokuban.cli.bench_kernels import kernels
 from kokuban.cli.bench_kv import kv_quant
+from kokuban.cli.bench_machine import machine
+from kokuban.cli.bench_serve import serve
 from kokuban.cli.options import EngineOptions, open_engine
-from kokuban.core.errors import ConfigError, StepFailed
-from kokuban.core.request import FinishReason
-from kokuban.core.sampling_params import SamplingParams
+from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from kokuban.bench.offline import SizeFigures, Work
+    from kokuban.bench.stats import Rounds
+    from kokuban.engine.client import EngineInfo
 
-    from kokuban.engine.build import Engine
+bench = typer.Typer(no_args_is_help=True, help="Measure speed, here or of a server.")
 
-SEED = 20_250_101
-
-bench = typer.Typer(no_args_is_help=True, help="Measure speed on this machine.")
-bench.command("kv-quant")(kv_quant)
-
+Batch = Annotated[str, typer.Option(help="Numbers of requests that start together.")]
 PromptTokens = Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")]
 OutputTokens = Annotated[int, typer.Option(min=2, help="Tokens of each answer.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Times of one request, in seconds from the start of its round."""
-
-    first_s: float
-    last_s: float
+RoundCount = Annotated[int, typer.Option(min=1, help="Rounds that are timed, after one.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Write the figures to this file too.")
+]
 
 
 @bench.command()
 def latency(
     model: options.Model = options.DEFAULT_MODEL,
-    batch: Annotated[str, typer.Option(help="Numbers of requests at once.")] = "1,2,4,8",
+    batch: Batch = "1",
     prompt_tokens: PromptTokens = 512,
     output_tokens: OutputTokens = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that are timed, after one.")] = 3,
+    rounds: RoundCount = 5,
     kv_dtype: options.KvDtypeName = "bf16",
     kv_memory: options.KvMemory = None,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    speculate: options.Speculate = "",
+    json_file: JsonFile = None,
 ) -> None:
-    """Time prefill and decode for several batch sizes."""
-    sizes = _sizes(batch)
+    """Time the first token and those after it, for one request or a few."""
+    works = _works(batch, prompt_tokens, output_tokens)
     engine_options = EngineOptions(
-        model=model, kv_dtype=kv_dtype, kv_memory=kv_memory, threads=threads, quantize=quantize
+        model=model,
+        kv_dtype=kv_dtype,
+        kv_memory=kv_memory,
+        threads=threads,
+        quantize=quantize,
+        speculate=speculate,
     )
-    table = _table("batch", "TTFT ms", "prefill tok/s", "TPOT ms", "decode tok/s")
-    with open_engine(engine_options) as engine:
-        for size in sizes:
-            samples = [
-                asyncio.run(_round(engine, size, prompt_tokens, output_tokens, seed))
-                for seed in range(1 + rounds)
-            ][1:]
-            table.add_row(*_latency_row(size, prompt_tokens, output_tokens, samples))
-        facts = engine.client.info
-    _print(f"{facts.model}, {facts.threads} threads, {facts.isa}: medians of {rounds}", table)
+    found, info = _run(engine_options, works, rounds)
+    columns = {
+        "TTFT ms": ("ttft_s", 1e3, 1),
+        "prefill tok/s": ("prefill_tok_s", 1, 0),
+        "TPOT ms": ("tpot_s", 1e3, 2),
+        "decode tok/s": ("decode_tok_s", 1, 1),
+    }
+    _tell(info, works, rounds, found, columns, json_file)
 
 
 @bench.command()
 def throughput(
     model: options.Model = options.DEFAULT_MODEL,
-    requests: Annotated[int, typer.Option(min=1, help="Requests in all.")] = 32,
-    prompt_tokens: PromptTokens = 256,
+    batch: Batch = "1,2,4,8,16,32,64",
+    prompt_tokens: PromptTokens = 128,
     output_tokens: OutputTokens = 64,
+    rounds: RoundCount = 5,
     kv_dtype: options.KvDtypeName = "bf16",
     kv_memory: options.KvMemory = None,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    speculate: options.Speculate = "",
+    step_target_ms: options.StepTargetMs = None,
+    json_file: JsonFile = None,
 ) -> None:
-    """Queue many requests at once and count tokens a second."""
+    """Count tokens a second of more and more requests at once."""
+    works = _works(batch, prompt_tokens, output_tokens)
     engine_options = EngineOptions(
-        model=model, kv_dtype=kv_dtype, kv_memory=kv_memory, threads=threads, quantize=quantize
+        model=model,
+        kv_dtype=kv_dtype,
+        kv_memory=kv_memory,
+        threads=threads,
+        quantize=quantize,
+        speculate=speculate,
+        step_target_ms=step_target_ms,
     )
-    with open_engine(engine_options) as engine:
-        asyncio.run(_round(engine, 1, prompt_tokens, output_tokens, SEED))
-        timings = asyncio.run(_round(engine, requests, prompt_tokens, output_tokens, 0))
-        facts = engine.client.info
-    seconds = max(timing.last_s for timing in timings)
-    table = _table("requests", "seconds", "requests/s", "output tok/s", "total tok/s")
-    table.add_row(
-        str(requests),
-        f"{seconds:.2f}",
-        f"{requests / seconds:.2f}",
-        f"{requests * output_tokens / seconds:.0f}",
-        f"{requests * (prompt_tokens + output_tokens) / seconds:.0f}",
-    )
-    _print(f"{facts.model}, {facts.threads} threads, {facts.isa}", table)
+    found, info = _run(engine_options, works, rounds)
+    columns = {
+        "seconds": ("seconds", 1, 2),
+        "prefill tok/s": ("prefill_tok_s", 1, 0),
+        "decode tok/s": ("decode_tok_s", 1, 1),
+        "output tok/s": ("output_tok_s", 1, 1),
+        "total tok/s": ("total_tok_s", 1, 0),
+    }
+    _tell(info, works, rounds, found, columns, json_file)
 
 
-def _sizes(text: str) -> list[int]:
+bench.command()(serve)
+bench.command()(kernels)
+bench.command()(machine)
+bench.command("kv-quant")(kv_quant)
+
+
+def _works(batch: str, prompt_tokens: int, output_tokens: int) -> list["Work"]:
+    from kokuban.bench.offline import Work
+
+    return [
+        Work(size=size, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        for size in sizes(batch)
+    ]
+
+
+def sizes(text: str) -> list[int]:
+    """Raises `ConfigError` for what is no list of numbers above 0."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise ConfigError(f"batch={text} is no list of numbers above 0, such as 1,2,4")
     return [int(part) for part in parts]
 
 
-async def _round(
-    engine: "Engine", size: int, prompt_tokens: int, output_tokens: int, seed: int
-) -> list[Timing]:
-    """Run `size` requests at once. Prompts differ between rounds: nothing comes from a cache."""
-    draw = random.Random(SEED + seed)
-    vocab_size = engine.client.info.vocab_size
-    prompts = [[draw.randrange(vocab_size) for _ in range(prompt_tokens)] for _ in range(size)]
-    start_s = time.perf_counter()
-    return list(
-        await asyncio.gather(*(_one(engine, ids, output_tokens, start_s) for ids in prompts))
+def _run(
+    engine_options: EngineOptions, works: Sequence["Work"], rounds: int
+) -> tuple[list["SizeFigures"], "EngineInfo"]:
+    from kokuban.bench.offline import OfflineBench
+    from kokuban.cli.progress import count_bar
+
+    with open_engine(engine_options) as engine:
+        with count_bar("rounds", len(works) * (1 + rounds)) as advance:
+            found = asyncio.run(OfflineBench(engine).run(works, rounds, advance))
+        return found, engine.client.info
+
+
+def _tell(
+    info: "EngineInfo",
+    works: Sequence["Work"],
+    rounds: int,
+    found: Sequence["SizeFigures"],
+    columns: Mapping[str, tuple[str, float, int]],
+    json_file: Path | None,
+) -> None:
+    """Print a table, and write a file if one is wanted."""
+    from rich.console import Console
+
+    from kokuban.bench.facts import facts, write_json
+    from kokuban.bench.offline import FORMULAS
+    from kokuban.bench.stats import SPREAD_RULE
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"{info.model}, {info.threads} threads, {info.isa}, KV {info.kv_dtype}: "
+        f"{works[0].prompt_tokens} prompt and {works[0].output_tokens} output tokens, "
+        f"medians of {rounds} rounds, ± spread"
     )
+    console.print(_table(found, columns))
+    for name, _, _ in columns.values():
+        console.print(f"{name}: {FORMULAS[name]}", style="dim")
+    console.print(f"± {SPREAD_RULE}", style="dim")
+    for each in found:
+        if each.preemptions:
+            console.print(
+                f"at {each.size} requests {each.preemptions} were preempted: the KV pool is too "
+                f"small for them, give more with --kv-memory"
+            )
+    if json_file is not None:
+        document = {
+            "facts": facts(),
+            "engine": asdict(info),
+            "settings": {"rounds": rounds, "works": [asdict(work) for work in works]},
+            "formulas": FORMULAS | {"spread": SPREAD_RULE},
+            "figures": [asdict(each) for each in found],
+        }
+        write_json(json_file, document)
 
 
-async def _one(
-    engine: "Engine", prompt: Sequence[int], output_tokens: int, start_s: float
-) -> Timing:
-    from kokuban.engine.generation import generate
-
-    params = SamplingParams(temperature=0, max_tokens=output_tokens, ignore_eos=True)
-    first_s = None
-    deltas = generate(engine.client, engine.tokenizer, prompt, params)
-    async with aclosing(deltas):
-        async for delta in deltas:
-            if delta.finish is FinishReason.ERROR:
-                raise StepFailed(delta.error or "the engine could not finish a request")
-            if first_s is None and delta.tokens:
-                first_s = time.perf_counter() - start_s
-    last_s = time.perf_counter() - start_s
-    return Timing(first_s if first_s is not None else last_s, last_s)
-
-
-def _latency_row(
-    size: int, prompt_tokens: int, output_tokens: int, rounds: Sequence[Sequence[Timing]]
-) -> list[str]:
-    """Medians over the rounds. TPOT is (last - first) / (output tokens - 1), per request."""
-    first_s = statistics.median(max(t.first_s for t in timings) for timings in rounds)
-    tpot_s = statistics.median(
-        statistics.mean((t.last_s - t.first_s) / (output_tokens - 1) for t in timings)
-        for timings in rounds
-    )
-    return [
-        str(size),
-        f"{first_s * 1e3:.1f}",
-        f"{size * prompt_tokens / first_s:.0f}",
-        f"{tpot_s * 1e3:.2f}",
-        f"{size / tpot_s:.1f}" if tpot_s else "-",
-    ]
-
-
-def _table(*columns: str) -> "Table":
+def _table(found: Sequence["SizeFigures"], columns: Mapping[str, tuple[str, float, int]]) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for column in columns:
+    for column in ("batch", *columns):
         table.add_column(column, justify="right")
+    for each in found:
+        table.add_row(
+            str(each.size),
+            *(
+                cell(each.figures[name], factor, places)
+                for name, factor, places in columns.values()
+            ),
+        )
     return table
 
 
-def _print(title: str, table: "Table") -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(title)
-    console.print(table)
+def cell(figure: "Rounds | None", factor: float, places: int) -> str:
+    """Median and spread; a dash where nothing could be measured."""
+    if figure is None:
+        return "-"
+    return f"{figure.median * factor:,.{places}f} ±{figure.spread:.0%}"

@@ -1,7 +1,7 @@
 """Options that several commands have, and how they become the engine's configuration."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2"
 DEFAULTS = SchedulerConfig()
+
+GC_THRESHOLDS = (5_000, 20, 100)
+"""The index of a pool of 1M tokens is some 300,000 objects that live on: Python's own thresholds
+walk all of them, for a tenth of a second in a step, whenever a quarter of them is new."""
 
 Model = Annotated[
     str,
@@ -62,9 +66,21 @@ EvictionPolicy = Annotated[
     str,
     typer.Option(help="Cached KV to be lost first: lru (unused longest) or cost (cheapest)."),
 ]
+StepTargetMs = Annotated[
+    float | None,
+    typer.Option(help="About how long a step should take while others decode. Default: no limit."),
+]
 Threads = Annotated[int, typer.Option(help="Threads that compute. 0: the CPUs of this process.")]
 Quantize = Annotated[
     str, typer.Option(help="Quantise 16- and 32-bit weights at load: none, int8 or int4.")
+]
+Speculate = Annotated[
+    str,
+    typer.Option(
+        metavar="ngram|MODEL",
+        help="Guess tokens ahead, from the text itself or with a smaller model of the same "
+        "vocabulary: same text, fewer steps.",
+    ),
 ]
 NoPrefixCache = Annotated[
     bool,
@@ -84,6 +100,7 @@ class EngineOptions:
     model: str
     token_budget: int = DEFAULTS.token_budget
     max_prefill_tokens: int | None = None
+    step_target_ms: float | None = None
     max_running_requests: int | None = None
     max_waiting_requests: int = DEFAULTS.max_waiting_requests
     max_context_tokens: int = 0
@@ -97,6 +114,7 @@ class EngineOptions:
     eviction: str = "lru"
     threads: int = 0
     quantize: str = "none"
+    speculate: str = ""
     no_prefix_cache: bool = False
     served_name: str | None = None
 
@@ -108,6 +126,7 @@ class EngineOptions:
         return SchedulerConfig(
             token_budget=self.token_budget,
             max_prefill_tokens=self.max_prefill_tokens,
+            step_target_ms=self.step_target_ms,
             max_running_requests=running,
             max_waiting_requests=self.max_waiting_requests,
             block_size=self.block_size,
@@ -129,6 +148,7 @@ class EngineOptions:
             public_prefixes=tuple(map(_read, self.public_prefix or ())),
             threads=self.threads,
             quantize=cast("Any", self.quantize),
+            speculate=self.speculate,
         )
 
 
@@ -141,26 +161,38 @@ def _read(path: Path) -> str:
 
 
 @contextmanager
-def open_engine(options: EngineOptions) -> Iterator["Engine"]:
+def open_engine(
+    options: EngineOptions, meanwhile: Callable[[], object] = lambda: None
+) -> Iterator["Engine"]:
     """An engine with its model loaded, closed at the end; the model is fetched if it is not here.
+
+    Args:
+        meanwhile: called while the weights are packed on another thread.
 
     Raises:
         ConfigError: an option or the model cannot work.
     """
     scheduler, runtime = options.scheduler(), options.runtime()
     from kokuban.cli.progress import progress_bars
-    from kokuban.engine.build import build_engine
+    from kokuban.engine.loading import begin_loading
 
-    with progress_bars() as report:
-        engine = build_engine(
+    with (
+        progress_bars() as report,
+        begin_loading(
             options.model,
-            scheduler=scheduler,
             runtime=runtime,
-            served_name=options.served_name,
             on_load=partial(report, "packing weights"),
             on_pull=report,
+        ) as loading,
+    ):
+        from kokuban.engine.build import build_engine
+
+        meanwhile()
+        engine = build_engine(
+            loading, scheduler=scheduler, runtime=runtime, served_name=options.served_name
         )
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
     try:
         yield engine

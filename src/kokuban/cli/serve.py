@@ -51,6 +51,7 @@ def serve(
     port: Port = 8000,
     token_budget: TokenBudget = DEFAULTS.token_budget,
     max_prefill_tokens: MaxPrefillTokens = None,
+    step_target_ms: options.StepTargetMs = None,
     max_context_tokens: options.MaxContextTokens = 0,
     max_running_requests: MaxRunningRequests = None,
     max_waiting_requests: MaxWaitingRequests = DEFAULTS.max_waiting_requests,
@@ -64,6 +65,7 @@ def serve(
     eviction: options.EvictionPolicy = DEFAULTS.eviction,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    speculate: options.Speculate = "",
     no_prefix_cache: options.NoPrefixCache = False,
     served_model_name: ServedModelName = None,
     api_key: ApiKey = None,
@@ -105,10 +107,12 @@ def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:
     """Load, serve, close; returns the exit code."""
     from kokuban.core.env import log_level
     from kokuban.observe.logs import set_up_logging
-    from kokuban.server.run import bind, run_server, url_of
+    from kokuban.server.listen import bind, url_of
 
     set_up_logging(log_level())
-    with bind(settings) as sock, open_engine(engine_options) as engine:
+    with bind(settings) as sock, open_engine(engine_options, _import_server) as engine:
+        from kokuban.server.run import run_server
+
         url = url_of(sock)
 
         def on_ready() -> None:
@@ -118,12 +122,18 @@ def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:
         return run_server(engine, settings, sock, on_ready)
 
 
+def _import_server() -> None:
+    """Done while the weights are packed: it takes as long as they do."""
+    import kokuban.server.run  # noqa: F401
+
+
 def describe(info: "EngineInfo") -> str:
-    """What the operator should know of the engine that was built, in two lines."""
+    """What the operator should know of the engine that was built, in two or three lines."""
     return (
         f"{info.model}: {info.threads} threads, {info.isa}, context {info.max_context_tokens:,} "
         f"tokens\n"
         f"KV pool: {info.kv_pool_bytes / 2**20:,.0f} MiB = {info.num_blocks:,} blocks of "
         f"{info.block_size} = {info.num_kv_tokens:,} tokens of {info.bytes_per_token:,} bytes "
         f"({info.kv_dtype}); {info.requests_at_full_length:,} requests at full length"
+        + (f"\nspeculation: {info.speculate}" if info.speculate else "")
     )

@@ -83,12 +83,13 @@ def _model(chosen: Options) -> "tuple[CostModel, KvSpec, int]":
     from kokuban.models.registry import build_program
     from kokuban.plan.cost import CostModel
     from kokuban.program.cost import uniform_weight_bytes
+    from kokuban.program.fuse import take_rows_early
     from kokuban.simulate.presets import MODELS, WEIGHT_BITS
 
     dtype = _kv_dtype(chosen)
     if chosen.model in MODELS:
         config = MODELS[chosen.model]
-        program = build_program(config)
+        program = take_rows_early(build_program(config))
         sizes = uniform_weight_bytes(program, WEIGHT_BITS[chosen.model])
     else:
         from kokuban.weights.pull import resolve
@@ -96,7 +97,7 @@ def _model(chosen: Options) -> "tuple[CostModel, KvSpec, int]":
 
         source = open_source(resolve(chosen.model))
         config = source.config
-        program = build_program(config)
+        program = take_rows_early(build_program(config))
         sizes = {name: source.tensor(name).data.nbytes for name in program.weights}
     cost = CostModel(
         program,

@@ -36,6 +36,7 @@ def run(
     kv_memory: options.KvMemory = None,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    speculate: options.Speculate = "",
 ) -> None:
     """Answer one message and end."""
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
@@ -48,6 +49,7 @@ def run(
         kv_memory=kv_memory,
         threads=threads,
         quantize=quantize,
+        speculate=speculate,
     )
     with open_engine(engine_options) as engine:
         if raw:
@@ -69,6 +71,7 @@ def chat(
     kv_memory: options.KvMemory = None,
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
+    speculate: options.Speculate = "",
 ) -> None:
     """Talk with a model. Ctrl-C ends an answer, Ctrl-D or /exit the conversation."""
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
@@ -79,6 +82,7 @@ def chat(
         kv_memory=kv_memory,
         threads=threads,
         quantize=quantize,
+        speculate=speculate,
     )
     first = [{"role": "system", "content": system}] if system else []
     with open_engine(engine_options) as engine:

@@ -1,5 +1,6 @@
 """What the operator chose. What the machine has is not in here: see `plan.memory`."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ class SchedulerConfig:
 
     max_prefill_tokens: int | None = None
     """Cap on the prefill part of a step; None: only the token budget limits it."""
+
+    step_target_ms: float | None = None
+    """About how long a step should take while somebody decodes: its prefill part is cut to that.
+    None: only the token budget limits it."""
 
     max_running_requests: int = 256
     max_waiting_requests: int = 4096
@@ -78,6 +83,8 @@ class SchedulerConfig:
             yield f"token_budget={self.token_budget} is above {MAX_TOKEN_BUDGET}"
         if self.max_prefill_tokens is not None and self.max_prefill_tokens < 1:
             yield f"max_prefill_tokens={self.max_prefill_tokens} is below 1"
+        if self.step_target_ms is not None and not 0 < self.step_target_ms < math.inf:
+            yield f"step_target_ms={self.step_target_ms} is no time above 0"
         if self.max_waiting_requests < 1:
             yield f"max_waiting_requests={self.max_waiting_requests} is below 1"
         if self.max_skips < 0:
@@ -119,6 +126,10 @@ class RuntimeConfig:
 
     quantize: Quantize = "none"
     """Quantise 16- and 32-bit weights at load."""
+
+    speculate: str = ""
+    """What guesses tokens ahead, so that a step may bring several: "ngram" (the sequence itself) or
+    a smaller model of the same vocabulary. "": nothing. No text depends on it."""
 
     def __post_init__(self) -> None:
         if self.kv_dtype not in KV_DTYPES:

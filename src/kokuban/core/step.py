@@ -1,7 +1,8 @@
 """What scheduler and runner exchange, and what the engine tells the server.
 
 The scheduler hands out a `StepPlan`, the runner answers with a `StepResult`, the scheduler turns
-that into `TokenEvent`s. Nothing in them changes once it is made.
+that into `TokenEvent`s. Nothing in them changes once it is made. What a step has one of for each
+request is a tuple: that is made in a third of the time that a frozen dataclass takes.
 """
 
 from collections.abc import Mapping
@@ -19,8 +20,7 @@ class TokenLogprob(NamedTuple):
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """A token that the model said, or that it was made to score."""
 
     token_id: int
@@ -53,8 +53,7 @@ class BlockRewrite(NamedTuple):
     """What it is from now on. A copy of the old one, see `StepPlan.moves`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """The piece of one request that a step computes."""
 
     request_id: RequestId
@@ -72,6 +71,12 @@ class Chunk:
 
     rewrites: tuple[BlockRewrite, ...] = ()
     """Entries that earlier chunks of the request brought and that change before this step."""
+
+    num_drafts: int = 0
+    """How many of the tokens, the last ones, are guesses of what will be sampled. Each is accepted
+    if the token before it samples it and all drafts before it were; 1 to num_drafts + 1 tokens
+    come out. After such a chunk the request's tables end with its last accepted token: runner and
+    manager both drop what blocks lie beyond."""
 
 
 class BlockCopy(NamedTuple):
@@ -133,8 +138,7 @@ class StepPlan:
         return sum(len(chunk.token_ids) for chunk in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkOutput:
+class ChunkOutput(NamedTuple):
     """What the runner found for one chunk."""
 
     tokens: tuple[SampledToken, ...] = ()
@@ -180,6 +184,12 @@ class Usage:
     resumed_from: Origin = ""
     """Where the KV of its session came from, if that was paused before."""
 
+    drafted_tokens: int = 0
+    """Tokens that were guessed before they were sampled."""
+
+    accepted_tokens: int = 0
+    """Those of them that were right: output tokens that cost no step of their own."""
+
     preemptions: int = 0
     recomputed_tokens: int = 0
     queue_s: float = 0.0
@@ -187,8 +197,7 @@ class Usage:
     decode_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """News of one request, from the engine to whoever waits for it."""
 
     request_id: RequestId

@@ -7,35 +7,35 @@ below sees a whole configuration.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
-from kokuban.core.env import cache_dir, debug, max_isa, omp_num_threads
+from kokuban.core.env import cache_dir, debug
+from kokuban.core.speculation import Proposer
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
 from kokuban.engine.kv_memory import KvMemory, kv_budget, make_kv_memory, make_layout
+from kokuban.engine.loading import Compute, Loading, begin_loading
 from kokuban.engine.public_prefix import public_token_ids
+from kokuban.engine.speculation import DraftFiles, make_proposer, open_draft
 from kokuban.engine.thread import EngineThread
-from kokuban.kernels.native import isa_name, make_threads
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.prefix import KeySpace
-from kokuban.models.registry import build_program
 from kokuban.observe.clock import SystemClock
-from kokuban.observe.machine import cpu_name, num_threads
+from kokuban.observe.machine import cpu_name
 from kokuban.plan.cost import CostModel
 from kokuban.plan.machine import load_constants
 from kokuban.plan.memory import KvBudget
 from kokuban.program.program import Program
-from kokuban.runner.load import LoadedWeights, Progress, load_weights
+from kokuban.runner.load import LoadedWeights, Progress
 from kokuban.runner.native import NativeExecutor
 from kokuban.scheduler.prices import ModelPrices, block_worth
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.text.chat import ChatTemplate
 from kokuban.text.load import ModelText, load_text
 from kokuban.text.tokenizer import Tokenizer
-from kokuban.weights.pull import resolve
-from kokuban.weights.source import ModelSource, open_source
+from kokuban.weights.source import ModelSource
 from kokuban.weights.wheels import Progress as PullProgress
 
 
@@ -58,7 +58,7 @@ class Engine:
 
 
 def build_engine(
-    model: str | Path,
+    model: str | Path | Loading,
     *,
     scheduler: SchedulerConfig,
     runtime: RuntimeConfig,
@@ -69,27 +69,78 @@ def build_engine(
     """Find, read and pack a model, and start its engine.
 
     Args:
-        model: a GGUF file, a Hugging Face style directory, a hub id or a short name.
+        model: a GGUF file, a Hugging Face style directory, a hub id or a short name; or one that
+            is being loaded already, with the same `runtime`.
         served_name: what the API calls it; by default what `model` says.
         on_load, on_pull: told how far packing and downloading have come.
 
     Raises:
         ConfigError, ModelError: it cannot be found, read or run with these settings.
     """
-    source = open_source(resolve(str(model), progress=on_pull))
-    config, program = source.config, build_program(source.config)
+    if not isinstance(model, Loading):
+        model = begin_loading(model, runtime=runtime, on_load=on_load, on_pull=on_pull)
+    with model as loading:
+        return _build(loading, scheduler, runtime, served_name or loading.name)
+
+
+def _build(
+    loading: Loading, scheduler: SchedulerConfig, runtime: RuntimeConfig, name: str
+) -> Engine:
+    source, program, compute = loading.source, loading.program, loading.compute
+    config = source.config
     layout = make_layout(program.kv, scheduler.block_size, runtime)
     text = load_text(source.tokenizer_source())
-    compute = _compute(runtime)
-    weights = load_weights(
-        source, program, config, pool=compute.pool, quantize=runtime.quantize, progress=on_load
-    )
+    draft = open_draft(runtime, text.tokenizer, loading.name, loading.on_pull)
     rope_positions = scheduler.max_context_tokens or config.max_positions
-    budget = kv_budget(program.kv, layout, config.max_positions, scheduler, runtime)
-    info = _info(served_name or str(model), config.vocab_size, scheduler, runtime, budget, compute)
-    key_space = _key_space(source, program, layout, scheduler, runtime, info, rope_positions, text)
+    key_space = _key_space(
+        source, program, layout, scheduler, runtime, compute.isa, rope_positions, text
+    )
+    weights = loading.weights()
+    # Only now: the pool's size depends on the memory that is left.
+    budget = _budget(program, layout, config.max_positions, scheduler, runtime, draft)
+    info = _info(name, config.vocab_size, scheduler, runtime, budget, compute)
     prices = _prices(program, weights, budget, scheduler, info)
-    memory = make_kv_memory(
+    memory = _memory(program, layout, budget, key_space, scheduler, runtime, info, prices)
+    valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
+    executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab)
+    memory.storage.populate()
+    proposer = make_proposer(runtime, draft, budget, **compute._asdict())
+    core = _core(scheduler, memory, executor, prices, proposer)
+    client = EngineThread(core, info, memory.doorbell)
+    return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
+
+
+def _budget(
+    program: Program,
+    layout: KvLayout,
+    max_positions: int,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+    draft: DraftFiles | None,
+) -> KvBudget:
+    """The KV pool of this model; a draft model's is part of the same budget."""
+    return kv_budget(
+        program.kv,
+        layout,
+        max_positions,
+        scheduler,
+        runtime,
+        share=draft.share(program.kv, runtime) if draft else 1.0,
+        taken_bytes=draft.weight_bytes if draft else 0,
+    )
+
+
+def _memory(
+    program: Program,
+    layout: KvLayout,
+    budget: KvBudget,
+    key_space: KeySpace | None,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+    info: EngineInfo,
+    prices: ModelPrices,
+) -> KvMemory:
+    return make_kv_memory(
         program.kv,
         layout,
         budget,
@@ -101,18 +152,13 @@ def build_engine(
         worth=block_worth(prices, layout.block_size),
         debug=debug(),
     )
-    valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
-    executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab)
-    memory.storage.populate()
-    client = EngineThread(_core(scheduler, memory, executor, prices), info, memory.doorbell)
-    return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
 
 
 def _executor(
     program: Program,
     weights: LoadedWeights,
     memory: KvMemory,
-    compute: "_Compute",
+    compute: Compute,
     rope_positions: int,
     valid_vocab: int,
 ) -> NativeExecutor:
@@ -129,29 +175,13 @@ def _executor(
     )
 
 
-class _Compute(NamedTuple):
-    """What computes."""
-
-    threads: int
-    pool: Any
-    """The native threads."""
-
-    isa_cap: int
-    isa: str
-
-
-def _compute(runtime: RuntimeConfig) -> _Compute:
-    threads = num_threads(runtime.threads, omp_num_threads=omp_num_threads())
-    return _Compute(threads, make_threads(threads), max_isa(), isa_name(max_isa()))
-
-
 def _key_space(
     source: ModelSource,
     program: Program,
     layout: KvLayout,
     scheduler: SchedulerConfig,
     runtime: RuntimeConfig,
-    info: EngineInfo,
+    isa: str,
     rope_positions: int,
     text: ModelText,
 ) -> KeySpace | None:
@@ -164,7 +194,7 @@ def _key_space(
         model_digest=source.digest(whole=runtime.kv_disk_bytes > 0),
         program=program,
         layout=layout,
-        isa=info.isa,
+        isa=isa,
         quantize=runtime.quantize,
         max_context_tokens=rope_positions,
         public=public_token_ids(runtime.public_prefixes, *text),
@@ -191,13 +221,18 @@ def _prices(
 
 
 def _core(
-    config: SchedulerConfig, memory: KvMemory, executor: NativeExecutor, prices: ModelPrices
+    config: SchedulerConfig,
+    memory: KvMemory,
+    executor: NativeExecutor,
+    prices: ModelPrices,
+    proposer: Proposer | None,
 ) -> EngineCore:
     scheduler = Scheduler(
         config,
         memory.manager,
         max_context_tokens=memory.budget.max_context_tokens,
         prices=prices,
+        proposer=proposer,
     )
     return EngineCore(
         scheduler,
@@ -206,6 +241,7 @@ def _core(
         SystemClock(),
         log=memory.log,
         disk=memory.disk,
+        proposer=proposer,
         debug=debug(),
     )
 
@@ -216,7 +252,7 @@ def _info(
     scheduler: SchedulerConfig,
     runtime: RuntimeConfig,
     budget: KvBudget,
-    compute: _Compute,
+    compute: Compute,
 ) -> EngineInfo:
     return EngineInfo(
         model=name,
@@ -233,4 +269,5 @@ def _info(
         isa=compute.isa,
         token_budget=scheduler.token_budget,
         prefix_cache=scheduler.prefix_cache,
+        speculate=runtime.speculate,
     )

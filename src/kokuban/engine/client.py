@@ -35,6 +35,8 @@ class EngineInfo:
     isa: str
     token_budget: int
     prefix_cache: bool = False
+    speculate: str = ""
+    """What guesses tokens ahead: "ngram" or the name of a model; "": nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,11 @@ class EngineStats:
     forked_tokens: int = 0
     failed_requests: int = 0
     recomputed_tokens: int = 0
+    drafts: int = 0
+    """Times that a request had draft tokens in a step."""
+
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     tiers: tuple[TierStats, ...] = ()
     """What lies below the pool, from the top."""
 

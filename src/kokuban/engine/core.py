@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kokuban.core.request import Request, RequestId
 from kokuban.core.session import SessionStatus
+from kokuban.core.speculation import Proposer
 from kokuban.core.step import StepPlan, TokenEvent
 from kokuban.engine.client import EngineStats
 from kokuban.kvcache.events import EventLog
@@ -41,6 +42,7 @@ class EngineCore:
         manager: the scheduler's own; asked for counts, and to forget what is cached.
         log: where the manager's pool tells what it stores and loses; None: nowhere.
         disk: what lies below host memory, closed with the core.
+        proposer: the scheduler's, closed with the core; None: there is none.
         debug: whether all invariants are checked whenever there is nothing else to do.
     """
 
@@ -52,6 +54,7 @@ class EngineCore:
         clock: Clock,
         log: EventLog | None = None,
         disk: "DiskTier | None" = None,
+        proposer: Proposer | None = None,
         debug: bool = False,
     ) -> None:
         self._scheduler = scheduler
@@ -60,6 +63,7 @@ class EngineCore:
         self._clock = clock
         self._log = log
         self._disk = disk
+        self._proposer = proposer
         self._debug = debug
         self._stalled = False
         self._in_flight: deque[tuple[StepPlan, float]] = deque()
@@ -169,6 +173,9 @@ class EngineCore:
             forked_tokens=totals.forked_tokens,
             failed_requests=totals.failed_requests,
             recomputed_tokens=totals.recomputed_tokens,
+            drafts=totals.drafts,
+            drafted_tokens=totals.drafted_tokens,
+            accepted_tokens=totals.accepted_tokens,
             tiers=() if self._manager.below is None else self._manager.below.stats(),
             step_ms=self._step_ms,
         )
@@ -180,6 +187,8 @@ class EngineCore:
             lost = self._disk.close(FLUSH_S)
             if lost:
                 _log.warning("%d KV blocks were not written to disk in %.0f s", lost, FLUSH_S)
+        if self._proposer is not None:
+            self._proposer.close()
         self._executor.close()
 
     def _flush(self) -> None:

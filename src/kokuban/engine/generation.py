@@ -110,7 +110,8 @@ async def _deltas(
 ) -> AsyncGenerator[TextDelta]:
     """Run the choices of one prompt and turn their tokens into text."""
     open_choices = {each.id: _Choice(each, tokenizer, continues=continues) for each in requests}
-    async with aclosing(_events(engine, requests)) as events:
+    events = engine.submit(requests)
+    try:
         async for event in events:
             choice = open_choices.get(event.request_id)
             if choice is None:
@@ -124,6 +125,10 @@ async def _deltas(
                 yield delta
             if not open_choices:
                 return
+    finally:  # In time, not when somebody finds it.
+        close = getattr(events, "aclose", None)  # An iterator need not be a generator.
+        if close is not None:
+            await close()
 
 
 def _check_ids(token_ids: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
@@ -153,18 +158,6 @@ def _choices(request: Request, n: int) -> list[Request]:
         )
         for choice in range(n)
     ]
-
-
-async def _events(engine: EngineClient, requests: Sequence[Request]) -> AsyncGenerator[TokenEvent]:
-    """The engine's events, closed in time also where its iterator is no generator of ours."""
-    events = engine.submit(requests)
-    try:
-        async for event in events:
-            yield event
-    finally:
-        close = getattr(events, "aclose", None)
-        if close is not None:
-            await close()
 
 
 class _Choice:

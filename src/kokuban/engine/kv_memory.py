@@ -181,8 +181,14 @@ def kv_budget(
     max_positions: int,
     scheduler: SchedulerConfig,
     runtime: RuntimeConfig,
+    share: float = 1.0,
+    taken_bytes: int = 0,
 ) -> KvBudget:
     """How many blocks the operator's budget, or a share of the free memory, holds.
+
+    Args:
+        share: of the budget that is for this pool.
+        taken_bytes: of the free memory, that somebody else is about to take.
 
     Raises:
         ConfigError: they hold nothing useful, or the context is longer than the model's.
@@ -197,11 +203,12 @@ def kv_budget(
     if budget_bytes is None:
         budget_bytes = default_budget(
             kv,
-            available_bytes=available_memory_bytes(),
+            available_bytes=max(0, available_memory_bytes() - taken_bytes),
             block_size=layout.block_size,
             dtype=layout.dtype,
             max_context_tokens=context,
             max_running_requests=scheduler.max_running_requests,
+            share=share,
         )
     return plan_kv(
         kv,
@@ -210,4 +217,5 @@ def kv_budget(
         dtype=layout.dtype,
         max_context_tokens=context,
         required_context_tokens=scheduler.max_context_tokens and context,
+        share=share,
     )

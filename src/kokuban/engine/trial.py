@@ -25,6 +25,7 @@ from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.storage import KvStorage
 from kokuban.models.registry import build_program
 from kokuban.observe.machine import available_memory_bytes, num_threads
+from kokuban.program.fuse import take_rows_early
 from kokuban.program.program import Program
 from kokuban.runner.load import LoadedWeights, Progress, load_weights
 from kokuban.runner.native import NativeExecutor
@@ -67,7 +68,7 @@ def load_model(
         ConfigError, ModelError: it cannot be found, read or run.
     """
     source = open_source(resolve(name, progress=on_pull))
-    program = build_program(source.config)
+    program = take_rows_early(build_program(source.config))
     tokenizer = load_text(source.tokenizer_source()).tokenizer
     pool = make_threads(num_threads(threads, omp_num_threads=omp_num_threads()))
     weights = load_weights(

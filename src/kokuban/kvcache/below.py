@@ -83,13 +83,14 @@ class Below:
         return self._tiers.fetch([each.content for each in wanted])
 
     def load(
-        self, table: Table, chain: KeyChain, cached: CachedPrefix, token_ids: Sequence[int]
+        self, table: Table, chain: KeyChain | None, cached: CachedPrefix, token_ids: Sequence[int]
     ) -> tuple[list[BlockMove], Restored]:
         """Take blocks for what is in host memory.
 
         Returns:
             The moves that fill them, and how many tokens come up.
         """
+        assert chain is not None, "a cached prefix without keys"
         wanted = self._wanted(chain, cached, token_ids, (IN_RAM,))
         # Held before blocks are taken: taking one may send another block's content down.
         slots = [self._tiers.hold(each.content) for each in wanted]

@@ -14,7 +14,7 @@ in none. A group with a window gives back the blocks that lie wholly behind it, 
 
 from collections.abc import Sequence
 
-from kokuban.core.request import NO_BLOCK, BlockId, RequestId
+from kokuban.core.request import BlockId, RequestId
 from kokuban.core.step import BlockCopy, BlockMove, BlockRewrite
 from kokuban.kvcache.below import Below
 from kokuban.kvcache.blocks import (
@@ -30,7 +30,7 @@ from kokuban.kvcache.keep import Keeper
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain, KeySpace
 from kokuban.kvcache.publish import Publisher
-from kokuban.kvcache.table import NOT_RESTORED, Restored, Table, check_tables
+from kokuban.kvcache.table import NOT_RESTORED, Extension, Restored, Table, check_tables
 from kokuban.kvcache.tiers import LowerTiers
 
 
@@ -66,6 +66,8 @@ class Manager:
         self._pool = pool
         self._block_size = block_size
         self._windows = tuple(windows)
+        self._windowed = [(i, window) for i, window in enumerate(windows) if window is not None]
+        self._nothing_new = Extension(((),) * len(self._windows), ())
         self._key_space = key_space
         self._partial_tails = partial_tails
         self._tiers = tiers
@@ -82,9 +84,8 @@ class Manager:
         """What lies below the pool, if anything."""
 
         if tiers is not None:
-            self.below = Below(
-                pool, tiers, self._publisher, block_size, len(self._windows), self._allocate
-            )
+            num_groups = len(self._windows)
+            self.below = Below(pool, tiers, self._publisher, block_size, num_groups, self._allocate)
         self._forks = Forks(pool, block_size=block_size, windows=windows, allocate=self._allocate)
         self._tables: dict[RequestId, Table] = {}
 
@@ -139,11 +140,7 @@ class Manager:
         return self._pool.index_version + (self._tiers.version if self._tiers else 0)
 
     def forget_free(self) -> int:
-        """Forget what free blocks and the lower tiers hold.
-
-        Returns:
-            How many blocks of the pool could have been hit.
-        """
+        """Forget what free blocks and lower tiers hold; returns how many blocks could be hit."""
         if self._tiers is not None:
             self._tiers.clear()
         return self._pool.forget_free()
@@ -186,8 +183,7 @@ class Manager:
         """The longest beginning of the sequence that `begin` could start from. Changes nothing.
 
         Args:
-            below, disk: whether to look below the pool, and on disk. `begin` takes no prefix of
-                which a part is on disk.
+            below, disk: where to look too. `begin` takes no prefix of which a part is on disk.
         """
         return self._finder.find(chain, token_ids, below=below, disk=disk)
 
@@ -212,19 +208,13 @@ class Manager:
             return NOT_RESTORED
         if self._compares:
             self._publisher.compare(cached.block_ids, token_ids)
-        for group, blocks in enumerate(cached.block_ids):
-            table.groups[group].extend(blocks)
-            table.num_behind[group] = blocks.count(NO_BLOCK)
-            for block in blocks:
-                if block >= 0:
-                    self._pool.retain(block)
         sources = [block for block in cached.tail_sources if block >= 0]
-        for source in sources:  # Until all are taken: who gets it afterwards writes later.
-            self._pool.retain(source)
+        # Sources until all are taken: who gets one of them afterwards writes later.
+        for block in (*table.begin_with(cached.block_ids), *sources):
+            self._pool.retain(block)
         restored = NOT_RESTORED
         if cached.num_below:
             assert self.below is not None, "blocks from below without lower tiers"
-            assert chain is not None, "a cached prefix without keys"
             loads, restored = self.below.load(table, chain, cached, token_ids)
             self._moves += loads
         table.num_published = cached.num_tokens // self._block_size
@@ -255,8 +245,7 @@ class Manager:
     ) -> None:
         """Open block tables that begin as the parent's, up to `num_tokens` tokens.
 
-        Every block is shared, a last one that is partly filled too; nothing is copied, and no free
-        block is needed, before one of the two writes on: see `copy_on_write`.
+        Every block is shared; nothing is copied before one of the two writes: see `copy_on_write`.
 
         Args:
             parent_id: a request for which `can_fork` holds, with no step in flight; it may end at
@@ -295,14 +284,26 @@ class Manager:
             return min(num_tokens, table.num_written)
         return min(num_tokens, (table.num_logical + free // self.num_groups) * self._block_size)
 
+    def extend(self, request_id: RequestId, num_tokens: int) -> Extension | None:
+        """`copy_on_write` and `grow` to `num_tokens` tokens in all, where there is room for it.
+
+        Returns:
+            What both return; None if there are not enough free blocks. Nothing has changed then.
+        """
+        table = self._tables[request_id]
+        if not self._forks.groups_to_copy(table) and table.reaches(num_tokens, self._block_size):
+            return self._nothing_new  # So it is for most steps of a request that decodes.
+        if not self.can_grow(request_id, num_tokens):
+            return None
+        rewrites = self.copy_on_write(request_id)
+        return Extension(self.grow(request_id, num_tokens), rewrites)
+
     def can_grow(self, request_id: RequestId, num_tokens: int) -> bool:
         """Whether `grow` to `num_tokens` tokens in all would succeed."""
         return self.num_tokens_fitting(request_id, num_tokens) == num_tokens
 
     def grow(self, request_id: RequestId, num_tokens: int) -> tuple[tuple[BlockId, ...], ...]:
-        """Hold blocks for `num_tokens` tokens in all, and not one block more.
-
-        After `copy_on_write`, if a block that is written is not the request's own.
+        """Hold blocks for `num_tokens` tokens in all, and not one more. After `copy_on_write`.
 
         Returns:
             For each group the entries of its table that no earlier call returned: the cached
@@ -341,18 +342,17 @@ class Manager:
         """
         table = self._tables[request_id]
         table.num_computed = table.num_written = num_computed
-        kept_from = num_computed if fork_at is None else min(num_computed, fork_at)
-        if table.chain is not None:
+        if table.chain is not None and num_computed >= (table.num_published + 1) * self._block_size:
             self._publisher.publish_full(table, table.chain, token_ids)
-        for group, window in enumerate(self._windows):
-            if window is None:
-                continue
-            behind = table.num_behind[group]
-            needed = max(behind, first_needed(kept_from, window, self._block_size))
-            blocks = table.groups[group]
-            self._pool.release(reversed(blocks[behind:needed]))
-            blocks[behind:needed] = [NO_BLOCK] * (needed - behind)
-            table.num_behind[group] = needed
+        kept_from = num_computed if fork_at is None else min(num_computed, fork_at)
+        for group, window in self._windowed:
+            needed = first_needed(kept_from, window, self._block_size)
+            self._pool.release(table.leave_behind(group, needed))
+
+    def trim(self, request_id: RequestId) -> None:
+        """Give back blocks beyond the last token computed; the runner drops them from its own."""
+        table = self._tables[request_id]
+        self._pool.release(table.cut(num_blocks_for(table.num_written, self._block_size)))
 
     def release(
         self,

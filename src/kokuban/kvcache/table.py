@@ -1,10 +1,11 @@
 """The block tables of one request, one for each KV group, as its manager keeps them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kokuban.core.request import NO_BLOCK, BlockId, RequestId
+from kokuban.core.step import BlockRewrite
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeyChain
 
@@ -17,6 +18,16 @@ class Restored(NamedTuple):
 
 
 NOT_RESTORED = Restored()
+
+
+class Extension(NamedTuple):
+    """What a request's tables get for its next tokens."""
+
+    new_block_ids: tuple[tuple[BlockId, ...], ...]
+    """For each group, see `Manager.grow`."""
+
+    rewrites: tuple[BlockRewrite, ...]
+    """See `Manager.copy_on_write`."""
 
 
 class Table:
@@ -47,6 +58,54 @@ class Table:
         that is being filled be somebody else's too."""
 
         self.chain = chain
+
+    def begin_with(self, hits: Sequence[Sequence[BlockId]]) -> list[BlockId]:
+        """Put a cached prefix into tables that are empty.
+
+        Args:
+            hits: as `CachedPrefix.block_ids`.
+
+        Returns:
+            Those of them that are in the pool, to be held.
+        """
+        for group, blocks in enumerate(hits):
+            self.groups[group].extend(blocks)
+            self.num_behind[group] = blocks.count(NO_BLOCK)
+        return [block for blocks in hits for block in blocks if block >= 0]
+
+    def leave_behind(self, group: int, count: int) -> list[BlockId]:
+        """Make at least the first `count` entries of a group NO_BLOCK.
+
+        Returns:
+            What they were, last first, to be released.
+        """
+        behind, blocks = self.num_behind[group], self.groups[group]
+        if count <= behind:
+            return []
+        left = blocks[behind:count]
+        blocks[behind:count] = [NO_BLOCK] * len(left)
+        self.num_behind[group] = count
+        left.reverse()
+        return left
+
+    def reaches(self, num_tokens: int, block_size: int) -> bool:
+        """Grow to so many tokens if that needs no block, and none is left to be shown."""
+        shown = self.num_shown
+        if num_tokens > shown * block_size or shown != len(self.groups[0]):
+            return False
+        if num_tokens > self.num_grown:
+            self.num_grown = num_tokens
+        return True
+
+    def cut(self, num_logical: int) -> list[BlockId]:
+        """Take out the entries from `num_logical` on, which hold nothing, tail first."""
+        assert self.num_published <= num_logical, "a published block is cut off"
+        taken = [b for blocks in self.groups for b in reversed(blocks[num_logical:])]
+        for blocks in self.groups:
+            del blocks[num_logical:]
+        self.num_shown = min(self.num_shown, num_logical)
+        self.num_grown = self.num_written
+        return taken
 
     @property
     def num_logical(self) -> int:

@@ -58,6 +58,26 @@ def cpu_name(*, root: Path = _ROOT) -> str:
     return platform.machine()
 
 
+def cpu_flags(*, root: Path = _ROOT) -> list[str]:
+    """Features that the first CPU names, in its order; empty where the system does not say."""
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return value.split()
+    return []
+
+
+def last_cache_bytes(*, root: Path = _ROOT) -> int:
+    """Size of the first CPU's largest cache; 0 where the system does not say."""
+    sizes = [0]
+    for path in (root / "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = _text(path).strip()
+        factor = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
+        if (digits := text.rstrip("KM")).isdecimal():
+            sizes.append(int(digits) * factor)
+    return max(sizes)
+
+
 def _affinity() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))

@@ -60,11 +60,11 @@ class ServingMetrics:
     def __init__(self, model: str, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._model = model
-        self._histograms = {
+        histograms = {
             name: Histogram(PREFIX + name, text, ["model_name"], registry=registry, buckets=buckets)
             for name, (text, buckets) in _HISTOGRAMS.items()
         }
-        self._counters = {
+        counters = {
             name: Counter(PREFIX + name, text, ["model_name"], registry=registry)
             for name, text in _COUNTERS.items()
         }
@@ -80,21 +80,22 @@ class ServingMetrics:
             ["model_name", "status_code"],
             registry=registry,
         )
-        for series in (*self._histograms.values(), *self._counters.values()):
-            series.labels(model)
+        # Looked up once: `labels` costs as much as what is done with its result.
+        self._observe = {name: each.labels(model) for name, each in histograms.items()}
+        self._add = {name: each.labels(model) for name, each in counters.items()}
         for reason in ("stop", "length", "abort", "error"):
             self._finished.labels(model, reason)
 
     def observe(self, name: str, value: float) -> None:
         """Add one value to a histogram of the table above."""
-        self._histograms[name].labels(self._model).observe(value)
+        self._observe[name].observe(value)
 
     def add(self, name: str, amount: int) -> None:
         """Raise a counter of the table above. An amount below 0 is a fault of ours: a log line."""
         if amount < 0:
             _log.error("metric %s was to fall by %d; ignored", name, -amount)
             return
-        self._counters[name].labels(self._model).inc(amount)
+        self._add[name].inc(amount)
 
     def finished(self, reason: str) -> None:
         """Count one request, whatever its number of choices."""
@@ -161,6 +162,12 @@ class Snapshot(Protocol):
     @property
     def recomputed_tokens(self) -> int: ...
     @property
+    def drafts(self) -> int: ...
+    @property
+    def drafted_tokens(self) -> int: ...
+    @property
+    def accepted_tokens(self) -> int: ...
+    @property
     def tiers(self) -> Sequence[TierSnapshot]: ...
 
 
@@ -194,6 +201,9 @@ class EngineCollector(Collector):
             ("prefix_cache_queries", "Prompt tokens looked up when admitted.", stats.prompt_tokens),
             ("recomputed_tokens", "Tokens computed again.", stats.recomputed_tokens),
             ("prefix_cache_hits", "Of those, tokens whose KV was found.", stats.cached_tokens),
+            ("spec_decode_num_drafts", "Chunks that held draft tokens.", stats.drafts),
+            ("spec_decode_num_draft_tokens", "Draft tokens computed.", stats.drafted_tokens),
+            ("spec_decode_num_accepted_tokens", "Of those, right ones.", stats.accepted_tokens),
         ):
             counter = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model], value)

@@ -116,14 +116,19 @@ class CostModel:
             for first in range(start, start + num_tokens, self._chunk_tokens)
         )
 
-    def decode_s(self, context_tokens: int, batch_size: int = 1) -> float:
-        """A step in which so many requests, each with this context, get one token each.
+    def decode_s(self, context_tokens: int, batch_size: int = 1, num_drafts: int = 0) -> float:
+        """A step in which so many requests, each with this context, compute the token sampled last.
 
         Args:
             context_tokens: of each request, the token that is computed included.
+            num_drafts: draft tokens that they compute beside it, all together.
         """
-        chunk = ChunkShape(context_tokens - 1, 1, 1)
-        return self.step_s(summarize([chunk] * batch_size, self._kv))
+        each, more = divmod(num_drafts, batch_size)
+        shapes = [
+            ChunkShape(context_tokens - 1, 1 + each + (i < more), 1 + each + (i < more))
+            for i in range(batch_size)
+        ]
+        return self.step_s(summarize(shapes, self._kv))
 
     def restore_s(self, num_bytes: int, tier: Tier) -> float:
         """Bring bytes of KV up into the pool: from host memory, or from disk through it."""

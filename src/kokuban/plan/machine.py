@@ -1,4 +1,4 @@
-"""What a machine can do, in a dozen numbers: measured by `kokuban bench machine`, or guessed.
+"""What a machine can do, in some numbers: measured by `kokuban bench machine`, or guessed.
 
 The measured numbers lie in the cache directory, in one file for each CPU, instruction set and
 number of threads, since none of them holds for another. A file that is damaged, or that is about
@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-_VERSION = 1
+_VERSION = 2
 """Of the file. Raise it when a number changes its meaning: old files are then ignored."""
 
 _MAX_MEMORY_THREADS = 4
@@ -61,6 +61,19 @@ class MachineConstants:
     disk_latency_s: float = 1e-3
     """Before the first byte of something on disk is there."""
 
+    dram_read_bytes_per_s: float = 8e9
+    """Main memory read and nothing done with it: the limit of steps of few tokens."""
+
+    cache_read_bytes_per_s: float = 30e9
+    """The same out of the last cache."""
+
+    fp32_peak_flops_per_s: float = 50e9
+    """Multiply-adds in registers, two each: the limit of what is computed in float32."""
+
+    int8_peak_flops_per_s: float = 100e9
+    """Bytes by bytes in registers, sums as narrow as can be: no product of quantised weights is
+    faster."""
+
     op_overhead_s: float = 2e-6
     """Of each operation of a step: threads that are woken and wait for each other. A guess, also
     where the rest is measured."""
@@ -104,6 +117,10 @@ def default_constants(*, cpu: str, isa: str, threads: int) -> MachineConstants:
         value_bytes_per_s=guess.value_bytes_per_s * threads,
         weight_bytes_per_s=guess.weight_bytes_per_s * share,
         kv_bytes_per_s=guess.kv_bytes_per_s * share,
+        dram_read_bytes_per_s=guess.dram_read_bytes_per_s * share,
+        cache_read_bytes_per_s=guess.cache_read_bytes_per_s * threads,
+        fp32_peak_flops_per_s=guess.fp32_peak_flops_per_s * threads,
+        int8_peak_flops_per_s=guess.int8_peak_flops_per_s * threads,
     )
 
 

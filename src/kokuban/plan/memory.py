@@ -1,5 +1,6 @@
 """How many KV blocks fit: from a budget in bytes, or from a modest share of the free memory."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -83,19 +84,21 @@ def plan_kv(
     max_context_tokens: int,
     required_context_tokens: int = 0,
     max_chunk: int = 1,
+    share: float = 1.0,
 ) -> KvBudget:
     """Fill a budget with blocks.
 
     Args:
         max_context_tokens: what the model allows; cut down to what the pool holds.
         required_context_tokens: what the operator asked for; 0: nothing in particular.
+        share: of the budget that is for this pool; a draft model's pool has the rest.
 
     Raises:
         ConfigError: the budget holds not even one block of each group, or not one request of
             `required_context_tokens`.
     """
     bytes_a_block = block_bytes(kv, block_size=block_size, dtype=dtype)
-    num_blocks = budget_bytes // bytes_a_block
+    num_blocks = int(budget_bytes * share) // bytes_a_block
     context = required_context_tokens or max_context_tokens
 
     def needed(num_tokens: int) -> int:
@@ -106,7 +109,8 @@ def plan_kv(
         raise ConfigError(
             f"the KV memory of {budget_bytes} bytes holds {num_blocks} blocks of {bytes_a_block} "
             f"bytes, but one request of {required_context_tokens or 1} tokens needs {least}; "
-            f"use --kv-memory {least * bytes_a_block} or more, or a smaller --max-context-tokens"
+            f"use --kv-memory {math.ceil(least * bytes_a_block / share)} or more, or a smaller "
+            f"--max-context-tokens"
         )
     if needed(context) > num_blocks:
         context = _longest(needed, num_blocks, block_size)
@@ -129,13 +133,60 @@ def default_budget(
     dtype: KvDtype,
     max_context_tokens: int,
     max_running_requests: int,
+    share: float = 1.0,
 ) -> int:
-    """A modest share of what is free, and no more than the running requests could ever fill."""
+    """A modest share of what is free, and no more than the running requests could ever fill.
+
+    Args:
+        share: of the budget that is for this pool.
+    """
     most_blocks = max_running_requests * blocks_needed(
         kv, max_context_tokens, block_size=block_size, max_chunk=max_context_tokens
     )
     most_bytes = most_blocks * block_bytes(kv, block_size=block_size, dtype=dtype)
-    return min(int(DEFAULT_SHARE * available_bytes), most_bytes)
+    return min(int(DEFAULT_SHARE * available_bytes), math.ceil(most_bytes / share))
+
+
+def target_share(target: KvSpec, draft: KvSpec, dtype: KvDtype) -> float:
+    """Of a budget for two pools, so that target and draft model hold equally many tokens."""
+    target_bytes, draft_bytes = target.bytes_per_token(dtype), draft.bytes_per_token(dtype)
+    return target_bytes / (target_bytes + draft_bytes)
+
+
+def plan_draft_kv(
+    kv: KvSpec, target: KvBudget, *, dtype: KvDtype, max_context_tokens: int
+) -> KvBudget:
+    """The pool of a draft model: for as many tokens as the target's holds.
+
+    Args:
+        max_context_tokens: what the draft model allows.
+    """
+    blocks_a_group = max(1, target.num_blocks // target.num_groups)
+    bytes_a_block = block_bytes(kv, block_size=target.block_size, dtype=dtype)
+    return plan_kv(
+        kv,
+        budget_bytes=blocks_a_group * len(kv.groups) * bytes_a_block,
+        block_size=target.block_size,
+        dtype=dtype,
+        max_context_tokens=min(max_context_tokens, target.max_context_tokens),
+    )
+
+
+def check_draft_fits(name: str, *, weight_bytes: int, kv_bytes: int, available_bytes: int) -> None:
+    """Refuse a draft model for which there is no memory.
+
+    Args:
+        available_bytes: what is free with the target's weights loaded.
+
+    Raises:
+        ConfigError: its weights and its KV pool need more.
+    """
+    if weight_bytes + kv_bytes > available_bytes:
+        raise ConfigError(
+            f"--speculate {name} needs {weight_bytes:,} bytes for its weights and {kv_bytes:,} for "
+            f"its KV pool, and {available_bytes:,} are free; use a smaller draft model, a smaller "
+            f"--kv-memory, or --speculate ngram, which needs no model"
+        )
 
 
 def _longest(needed: Callable[[int], int], num_blocks: int, block_size: int) -> int:

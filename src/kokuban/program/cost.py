@@ -101,25 +101,24 @@ def program_costs(
         weight_bytes: bytes of each weight as it is stored: `uniform_weight_bytes`, or the file's.
     """
     per_layer = program.kv.bytes_per_token(kv_dtype) // program.kv.num_layers
-    for ops, linear_kind in ((program.body, "linear"), (program.head, "head")):
-        for op in ops:
-            cost = OpCost("other", weight_bytes=sum(weight_bytes[n] for n in weights_of(op)))
-            match op:
-                case Linear():
-                    kind: Kind = "head" if linear_kind == "head" else "linear"
-                    cost = cost._replace(kind=kind, flops=_linear_flops(op, step))
-                case Attention():
-                    cost = OpCost(
-                        "attention",
-                        flops=attention_flops(op, step.attended_pairs[op.window]),
-                        kv_read_bytes=per_layer * step.kv_tokens[op.window],
-                    )
-                case KvWrite():
-                    cost = cost._replace(kv_write_bytes=per_layer * step.num_tokens)
-                case Embed():
-                    row_bytes = weight_bytes[op.weight] // program.vocab_size
-                    cost = cost._replace(weight_bytes=row_bytes * step.num_tokens)
-            yield op, cost._replace(value_bytes=_value_bytes(op, step))
+    for op in (*program.body, *program.head):
+        cost = OpCost("other", weight_bytes=sum(weight_bytes[n] for n in weights_of(op)))
+        match op:
+            case Linear():
+                kind: Kind = "head" if op.out == program.logits else "linear"
+                cost = cost._replace(kind=kind, flops=_linear_flops(op, step))
+            case Attention():
+                cost = OpCost(
+                    "attention",
+                    flops=attention_flops(op, step.attended_pairs[op.window]),
+                    kv_read_bytes=per_layer * step.kv_tokens[op.window],
+                )
+            case KvWrite():
+                cost = cost._replace(kv_write_bytes=per_layer * step.num_tokens)
+            case Embed():
+                row_bytes = weight_bytes[op.weight] // program.vocab_size
+                cost = cost._replace(weight_bytes=row_bytes * step.num_tokens)
+        yield op, cost._replace(value_bytes=_value_bytes(op, step))
 
 
 def attention_flops(op: Attention, pairs: int) -> int:

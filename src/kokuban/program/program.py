@@ -52,12 +52,14 @@ class KvSpec:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The whole of one model. `head` takes rows of the last value of `body`, the hidden state."""
+    """The whole of one model. `head` begins with the sampled rows of what `body` leaves."""
 
     name: str
     body: tuple[Op, ...]
     head: tuple[Op, ...]
     hidden: Value
+    """[T, E] or, where the head computes it, [R, E]: what the output matrix is multiplied by."""
+
     logits: Value
     """[R, V] float32."""
 

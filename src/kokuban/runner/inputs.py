@@ -32,7 +32,7 @@ class StepInput:
     """[G, R, M]. Block ids in sequence order; NO_BLOCK where there is none."""
 
 
-def build_input(plan: StepPlan, rows: Rows[State], num_groups: int, block_size: int) -> StepInput:
+def build_input(plan: StepPlan, rows: Rows[State], block_size: int) -> StepInput:
     """Extend the rows' tables by the plan's new blocks and lay the step out in arrays."""
     chunks = plan.chunks
     row_ids = [rows.extend(chunk) for chunk in chunks]
@@ -46,11 +46,10 @@ def build_input(plan: StepPlan, rows: Rows[State], num_groups: int, block_size: 
     positions += np.repeat(starts - query_start[:-1], lengths)
     row_of_token = np.repeat(np.array(row_ids, np.int32), lengths)
     num_blocks = (int((starts + lengths).max()) - 1) // block_size + 1
-    groups = range(num_groups)
     return StepInput(
         token_ids=np.array([token for chunk in chunks for token in chunk.token_ids], np.int32),
         positions=positions,
         query_start=query_start,
-        slots=np.stack([rows.slots(g, row_of_token, positions, block_size) for g in groups]),
-        block_tables=np.stack([rows.tables(g, row_ids, num_blocks) for g in groups]),
+        slots=rows.slots(row_of_token, positions, block_size),
+        block_tables=rows.tables(row_ids, num_blocks),
     )

@@ -17,7 +17,6 @@ from kokuban.program.ops import (
     GatedActivation,
     KvWrite,
     Linear,
-    Op,
     RmsNorm,
     Rope,
     Softcap,
@@ -65,35 +64,21 @@ class Lowering:
             Attention: Lowering._attention,
             Add: Lowering._add,
             GatedActivation: Lowering._gated,
+            Softcap: Lowering._softcap,
+            TakeRows: Lowering._take_rows,
         }
 
     def lower(self) -> None:
-        """Emit every operation, then tell the native program where it begins and ends."""
-        for op in self._program.body:
+        """Emit every operation, then tell the native program that this was all."""
+        for op in (*self._program.body, *self._program.head):
             self._emit[type(op)](self, op)
-        sampled = -1
-        for op in self._program.head:
-            if isinstance(op, TakeRows):  # the native body collects these rows itself
-                sampled = self._columns(op.out)[0]
-            else:
-                self._head(op)
-        logits = self._columns(self._program.logits)[0]
-        self._native.finish(self._columns(self._program.hidden), sampled, logits)
+        self._native.finish(self._columns(self._program.logits)[0])
 
     def _columns(self, value: Value) -> Columns:
         root = value if value.parent is None else value.parent
         if root.name not in self._buffers:
-            self._buffers[root.name] = self._native.buffer(root.cols, root.rows == "R")
+            self._buffers[root.name] = self._native.buffer(root.cols)
         return self._buffers[root.name], value.offset, value.cols
-
-    def _head(self, op: Op) -> None:
-        match op:
-            case Linear():
-                self._linear(op, head=True)
-            case Softcap():
-                self._native.softcap_head(self._columns(op.x), op.cap)
-            case _:
-                raise AssertionError(f"no lowering of {type(op).__name__} in a head")
 
     def _embed(self, op: Embed) -> None:
         table = self._weights.embedding
@@ -105,11 +90,11 @@ class Lowering:
         weight = self._weights.vectors[op.weight]
         self._native.rms_norm(self._columns(op.x), weight, op.eps, self._columns(op.out))
 
-    def _linear(self, op: Linear, head: bool = False) -> None:
+    def _linear(self, op: Linear) -> None:
         weights = [self._weights.matrices[name].native for name in op.weights]
         names = op.biases or (None,) * len(op.weights)
         biases = [None if name is None else self._weights.vectors[name] for name in names]
-        self._native.linear(head, self._columns(op.x), weights, biases, self._columns(op.out))
+        self._native.linear(self._columns(op.x), weights, biases, self._columns(op.out))
 
     def _rope(self, op: Rope) -> None:
         config = self._program.rope_tables[op.table]
@@ -147,3 +132,10 @@ class Lowering:
         self._native.gated(
             kind, self._columns(op.gate), self._columns(op.up), self._columns(op.out)
         )
+
+    def _softcap(self, op: Softcap) -> None:
+        self._native.softcap(self._columns(op.x), op.cap)
+
+    def _take_rows(self, op: TakeRows) -> None:
+        # The body collects these rows; what follows is the head.
+        self._native.take_rows(self._columns(op.x), self._columns(op.out))

@@ -22,15 +22,19 @@ from kokuban.core.step import (
     StepPlan,
     StepResult,
 )
+from kokuban.kvcache.blocks import num_blocks_for
 from kokuban.kvcache.storage import KvStorage
 from kokuban.program.program import Program
 from kokuban.program.rope import inverse_frequencies
 from kokuban.runner.inputs import build_input
 from kokuban.runner.key_offsets import key_offsets
 from kokuban.runner.load import LoadedWeights
+from kokuban.runner.logits_memory import empty_logits
 from kokuban.runner.lower import Lowering
+from kokuban.runner.profile import Profile
 from kokuban.runner.rope_tables import RopeTable
 from kokuban.runner.rows import Rows
+from kokuban.runner.verify import Run, sample_runs
 from kokuban.sampling.sampler import Sampler
 from kokuban.sampling.state import SamplingState
 
@@ -91,8 +95,7 @@ class NativeExecutor:
     ) -> None:
         layout = storage.layout
         self._storage, self._host, self._block_size = storage, host, layout.block_size
-        self._num_groups = len(program.kv.groups)
-        self._rows: Rows[RowState] = Rows(self._num_groups)
+        self._rows: Rows[RowState] = Rows(len(program.kv.groups))
         positions = rope_positions or max_context_tokens
         self._rope_tables = tuple(
             RopeTable(*inverse_frequencies(config, positions), max_context_tokens)
@@ -112,8 +115,10 @@ class NativeExecutor:
         tables = tuple(table.array for table in self._rope_tables)
         offsets = key_offsets(program, weights.vectors, positions) if layout.rotated else {}
         Lowering(program, weights, tables, self._native, offsets).lower()
-        self._sampler = Sampler(valid_vocab=valid_vocab, pool=pool, isa_cap=isa_cap)
-        self._logits = np.empty((0, program.vocab_size), np.float32)
+        self._program, self._vocab_size = program, program.vocab_size
+        vocab = valid_vocab or program.vocab_size
+        self._sampler = Sampler(valid_vocab=vocab, pool=pool, isa_cap=isa_cap)
+        self._logits = empty_logits(0, self._vocab_size)
         self._result: StepResult | None = None
 
     def submit(self, plan: StepPlan) -> None:
@@ -125,6 +130,7 @@ class NativeExecutor:
             head = list(self._head_rows(plan))
             self._run_body(plan, head)
             outputs = self._run_head(head)
+            self._drop_drafts(plan, outputs)
         self._result = StepResult(plan.step, outputs)
 
     def collect(self) -> StepResult:
@@ -146,7 +152,13 @@ class NativeExecutor:
         self._follow(plan)
         every = [HeadRow(plan.chunks[0], row, 0) for row in range(plan.num_tokens)]
         self._run_body(plan, every)
-        return np.concatenate([tile.copy() for _, tile in self._tiles(every)])
+        return np.concatenate(
+            [tile[:, : self._vocab_size].copy() for _, tile in self._tiles(every)]
+        )
+
+    def profile(self) -> Profile:
+        """Begin to time the operations of steps."""
+        return Profile(self._program, self._native)
 
     def _follow(self, plan: StepPlan) -> None:
         for request_id in plan.ended:
@@ -169,7 +181,7 @@ class NativeExecutor:
             self._storage.block(move.block)[:] = self._host.block(move.slot)
 
     def _run_body(self, plan: StepPlan, head: Sequence[HeadRow]) -> None:
-        arrays = build_input(plan, self._rows, self._num_groups, self._block_size)
+        arrays = build_input(plan, self._rows, self._block_size)
         for table in self._rope_tables:
             table.fill(int(arrays.positions.max()) + 1)
         self._native.run_body(
@@ -194,7 +206,8 @@ class NativeExecutor:
                 for i, target in enumerate(following):
                     yield HeadRow(chunk, first + i, target)
             if chunk.samples:
-                yield HeadRow(chunk, end - 1, None)
+                for row in range(end - 1 - chunk.num_drafts, end):
+                    yield HeadRow(chunk, row, None)
             first = end
 
     def _tiles(
@@ -203,12 +216,14 @@ class NativeExecutor:
         """Run the head on some rows at a time; the logits hold until the next tile."""
         most = min(len(head), HEAD_ROWS)
         if len(self._logits) < most:
-            self._logits = np.empty((most, self._logits.shape[1]), np.float32)
-        for begin in range(0, len(head), HEAD_ROWS):
-            rows = head[begin : begin + HEAD_ROWS]
+            self._logits = empty_logits(most, self._vocab_size)
+        begin = 0
+        while begin < len(head):
+            rows = head[begin : _tile_end(head, begin)]
             logits = self._logits[: len(rows)]
             self._native.run_head(begin, begin + len(rows), logits)
             yield rows, logits
+            begin += len(rows)
 
     def _run_head(self, head: Sequence[HeadRow]) -> dict[RequestId, ChunkOutput]:
         outputs: dict[RequestId, _Output] = {}
@@ -230,12 +245,28 @@ class NativeExecutor:
         logits: NDArray[np.float32],
         outputs: Mapping[RequestId, "_Output"],
     ) -> None:
-        states = [self._rows.state(row.chunk.request_id).sampling for row in rows]
-        found = self._sampler.sample(logits, states)
-        for row, state, token in zip(rows, states, found, strict=True):
-            outputs[row.chunk.request_id].take(token, scores=False)
-            if isinstance(token, SampledToken):
-                state.append(token.token_id)
+        runs = self._runs(rows)
+        for run, found in zip(runs, sample_runs(self._sampler, logits, runs), strict=True):
+            output = outputs[run.request.id]
+            for token in [found] if isinstance(found, str) else found:
+                output.take(token, scores=False)
+
+    def _runs(self, rows: Sequence[HeadRow]) -> list[Run]:
+        """The sampled rows, those of one chunk together."""
+        runs, first = [], 0
+        while first < len(rows):
+            chunk = rows[first].chunk
+            drafts = chunk.token_ids[len(chunk.token_ids) - chunk.num_drafts :]
+            runs.append(Run(first, drafts, *self._rows.state(chunk.request_id)))
+            first += 1 + chunk.num_drafts
+        return runs
+
+    def _drop_drafts(self, plan: StepPlan, outputs: Mapping[RequestId, ChunkOutput]) -> None:
+        """Cut off the tables what only drafts that were wrong have filled; see `Chunk`."""
+        for chunk in plan.chunks:
+            if chunk.num_drafts:
+                num_computed = chunk.start + len(outputs[chunk.request_id].tokens)
+                self._rows.cut(chunk.request_id, num_blocks_for(num_computed, self._block_size))
 
     def _score(
         self,
@@ -248,6 +279,17 @@ class NativeExecutor:
         found = self._sampler.score(logits, targets, [each.prompt_logprobs or 0 for each in params])
         for row, score in zip(rows, found, strict=True):
             outputs[row.chunk.request_id].take(score, scores=True)
+
+
+def _tile_end(head: Sequence[HeadRow], begin: int) -> int:
+    """Where a tile ends: after HEAD_ROWS rows, or before a chunk with drafts that would be cut."""
+    end = begin + HEAD_ROWS
+    if end >= len(head):
+        return len(head)
+    chunk = head[end].chunk
+    if not chunk.num_drafts:
+        return end
+    return next(i for i in range(end, -1, -1) if i == 0 or head[i - 1].chunk is not chunk)
 
 
 class _Output:

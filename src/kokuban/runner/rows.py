@@ -19,11 +19,11 @@ INITIAL_ROWS, INITIAL_BLOCKS = 64, 64
 
 
 class Rows(Generic[State]):
-    """Block tables of each KV group as [rows, blocks] int32, and one `State` for each row."""
+    """Block tables as [groups, rows, blocks] int32, and one `State` for each row."""
 
     def __init__(self, num_groups: int) -> None:
-        shape = (INITIAL_ROWS, INITIAL_BLOCKS)
-        self._tables = [np.full(shape, NO_BLOCK, np.int32) for _ in range(num_groups)]
+        # One array for all groups: a step indexes it once, however many there are.
+        self._tables = np.full((num_groups, INITIAL_ROWS, INITIAL_BLOCKS), NO_BLOCK, np.int32)
         self._lengths = [[0] * num_groups for _ in range(INITIAL_ROWS)]
         self._states: dict[int, State] = {}
         self._row_of: dict[RequestId, int] = {}
@@ -48,7 +48,7 @@ class Rows(Generic[State]):
             return
         del self._states[row]
         for group, length in enumerate(self._lengths[row]):
-            self._tables[group][row, :length] = NO_BLOCK
+            self._tables[group, row, :length] = NO_BLOCK
             self._lengths[row][group] = 0
         self._free.append(row)
 
@@ -68,38 +68,46 @@ class Rows(Generic[State]):
         lengths = self._lengths[row]
         for group, index, block in chunk.rewrites:
             assert index < lengths[group], f"{chunk.request_id} rewrites what it does not have"
-            self._tables[group][row, index] = block
+            self._tables[group, row, index] = block
         for group, blocks in enumerate(chunk.new_block_ids):
             if blocks:
                 begin, end = lengths[group], lengths[group] + len(blocks)
-                if end > self._tables[group].shape[1]:
-                    self._grow_blocks(group, end)
-                self._tables[group][row, begin:end] = blocks
+                if end > self._tables.shape[2]:
+                    self._grow_blocks(end)
+                self._tables[group, row, begin:end] = blocks
                 lengths[group] = end
         return row
 
-    def tables(self, group: int, rows: Sequence[int], num_blocks: int) -> NDArray[np.int32]:
-        """[R, num_blocks] int32: a copy of the first columns of some rows."""
-        return np.ascontiguousarray(self._tables[group][rows, :num_blocks])
+    def cut(self, request_id: RequestId, num_blocks: int) -> None:
+        """Drop the entries from `num_blocks` on, which drafts that were wrong had brought."""
+        row = self._row_of[request_id]
+        for group, length in enumerate(self._lengths[row]):
+            self._tables[group, row, num_blocks:length] = NO_BLOCK
+            self._lengths[row][group] = min(length, num_blocks)
+
+    def tables(self, rows: Sequence[int], num_blocks: int) -> NDArray[np.int32]:
+        """[G, R, num_blocks] int32: a copy of the first columns of some rows."""
+        return np.ascontiguousarray(self._tables[:, rows, :num_blocks])
 
     def slots(
-        self, group: int, rows: NDArray[np.int32], positions: NDArray[np.int32], block_size: int
+        self, rows: NDArray[np.int32], positions: NDArray[np.int32], block_size: int
     ) -> NDArray[np.int64]:
-        """[T] int64: block_id * block_size + offset for each token, given its row and position."""
-        blocks = self._tables[group][rows, positions // block_size].astype(np.int64)
-        return blocks * block_size + positions % block_size
+        """[G, T] int64: block_id * block_size + offset for each token, given row and position."""
+        blocks, offsets = np.divmod(positions, block_size)
+        slots = self._tables[:, rows, blocks].astype(np.int64, order="C")
+        slots *= block_size
+        slots += offsets
+        return slots
 
     def _grow_rows(self) -> None:
-        before = self._tables[0].shape[0]
-        for group, table in enumerate(self._tables):
-            more = np.full_like(table, NO_BLOCK)
-            self._tables[group] = np.concatenate([table, more])
-        self._lengths += [[0] * len(self._tables) for _ in range(before)]
+        num_groups, before, _ = self._tables.shape
+        more = np.full_like(self._tables, NO_BLOCK)
+        self._tables = np.concatenate([self._tables, more], axis=1)
+        self._lengths += [[0] * num_groups for _ in range(before)]
         self._free += range(2 * before - 1, before - 1, -1)
 
-    def _grow_blocks(self, group: int, wanted: int) -> None:
-        table = self._tables[group]
-        width = max(wanted, 2 * table.shape[1])
-        wider = np.full((table.shape[0], width), NO_BLOCK, np.int32)
-        wider[:, : table.shape[1]] = table
-        self._tables[group] = wider
+    def _grow_blocks(self, wanted: int) -> None:
+        num_groups, num_rows, width = self._tables.shape
+        wider = np.full((num_groups, num_rows, max(wanted, 2 * width)), NO_BLOCK, np.int32)
+        wider[:, :, :width] = self._tables
+        self._tables = wider

@@ -27,6 +27,7 @@ from kokuban.scheduler.queue import LOOKAHEAD, WaitingQueue
 from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.siblings import SiblingForks, fork_point
 from kokuban.scheduler.state import RequestState
+from kokuban.scheduler.step_target import StepTarget
 
 FRESH_LOOKS = 4
 """Requests of a step that are looked up again although they did not fit: behind them the last look
@@ -46,6 +47,7 @@ class Planner:
         shares: TenantShares,
         pace: Pace,
         prefixes: Prefixes,
+        target: StepTarget | None = None,
     ) -> None:
         self._config = config
         self._manager = manager
@@ -55,6 +57,7 @@ class Planner:
         self._shares = shares
         self._pace = pace
         self._prefixes = prefixes
+        self._target = target
         self._max_chunk = min(config.token_budget, config.max_prefill_tokens or config.token_budget)
 
     def plan(self, now_s: float) -> Draft:
@@ -65,6 +68,8 @@ class Planner:
         """
         draft = Draft.begin(self._config)
         self._plan_decodes(draft, now_s)
+        if self._target is not None:
+            draft.time = self._target.begin(now_s, len(draft.chunks))
         self._plan_prefills(draft, now_s)
         # What prompts under way still need was free when they were admitted, and only requests
         # that decode can have taken it since: one of those has a chunk, or there are none.
@@ -76,18 +81,18 @@ class Planner:
 
     def _plan_decodes(self, draft: Draft, now_s: float) -> None:
         for state in self._running:
-            while state.running and state.decodes:
-                if self._manager.can_grow(state.id, state.num_computed + 1):
-                    self._add_chunk(draft, state, 1)
-                    break
+            if not state.decodes:
+                draft.under_way.append(state)
+                continue
+            while state.running and not self._add_chunk(draft, state, 1):
                 if not self._siblings.release_ended():
                     self._preempt(self._victim(), draft, now_s)
 
     def _plan_prefills(self, draft: Draft, now_s: float) -> None:
-        for state in self._running:
+        for state in draft.under_way:
             if draft.prefill_room == 0:
                 return
-            if not state.running or state.decodes:
+            if not state.running:
                 continue
             size = self._chunk_size(draft, state)
             if size == 0 and self._siblings.release_ended():
@@ -194,8 +199,8 @@ class Planner:
         self._running.add(state)
         draft.admitted.append(Admission(state.request, state.output_token_ids))
         size = self._chunk_size(draft, state)
-        assert size, f"request {state.id} was admitted without a free block"
-        self._add_chunk(draft, state, size)
+        added = self._add_chunk(draft, state, size) if size else False
+        assert added, f"request {state.id} was admitted without a free block"
 
     def _preempt(self, state: RequestState, draft: Draft, now_s: float) -> None:
         draft.drop(state)
@@ -208,21 +213,26 @@ class Planner:
 
     def _chunk_size(self, draft: Draft, state: RequestState) -> int:
         """Most tokens of the request that budget and free blocks allow now; 0 if none."""
-        end = state.num_computed + min(state.num_uncomputed, draft.prefill_room)
+        end = state.num_computed + draft.prefill_size(state)
         return self._manager.num_tokens_fitting(state.id, end) - state.num_computed
 
-    def _add_chunk(self, draft: Draft, state: RequestState, size: int) -> None:
-        end = state.num_computed + size
-        rewrites = self._manager.copy_on_write(state.id)
+    def _add_chunk(self, draft: Draft, state: RequestState, size: int) -> bool:
+        """Have the step compute the next tokens of a request; False if blocks are lacking."""
+        start, tokens = state.num_computed, state.token_ids
+        end = start + size
+        extension = self._manager.extend(state.id, end)
+        if extension is None:
+            return False
         chunk = Chunk(
-            request_id=state.id,
-            start=state.num_computed,
-            token_ids=tuple(state.token_ids[state.num_computed : end]),
-            new_block_ids=self._manager.grow(state.id, end),
-            samples=end == len(state.token_ids) and state.max_output_tokens > 0,
-            rewrites=rewrites,
+            state.id,
+            start,
+            tuple(tokens[start:end]),
+            extension.new_block_ids,
+            end == len(tokens) and state.max_output_tokens > 0,
+            extension.rewrites,
         )
         draft.add(state, chunk)
+        return True
 
     def _victim(self) -> RequestState:
         return self._running.victim(self._prefixes.bring_back_s)

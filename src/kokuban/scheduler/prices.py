@@ -1,4 +1,4 @@
-"""What it costs to bring the KV of a request back: computed again, or up from a lower tier."""
+"""What steps cost, and bringing the KV of a request back: computed again, or up from below."""
 
 from typing import Protocol
 
@@ -21,6 +21,10 @@ class Prices(Protocol):
         """Copying blocks down to host memory."""
         ...
 
+    def decode_s(self, context_tokens: int, batch_size: int, num_drafts: int) -> float:
+        """A step in which requests of this context compute one token each, and drafts beside."""
+        ...
+
 
 class FreeMoves:
     """Prices without a cost model: a token costs 1 to compute, and moving blocks nothing."""
@@ -36,6 +40,10 @@ class FreeMoves:
     def store_s(self, num_blocks: int) -> float:
         del num_blocks
         return 0.0
+
+    def decode_s(self, context_tokens: int, batch_size: int, num_drafts: int) -> float:
+        del context_tokens, batch_size, num_drafts
+        return 1.0
 
 
 class ModelPrices:
@@ -59,6 +67,9 @@ class ModelPrices:
 
     def store_s(self, num_blocks: int) -> float:
         return self._model.store_s(num_blocks * self._block_bytes, "ram")
+
+    def decode_s(self, context_tokens: int, batch_size: int, num_drafts: int) -> float:
+        return self._model.decode_s(context_tokens, batch_size, num_drafts)
 
 
 def move_s(prices: Prices, num_blocks: int) -> float:

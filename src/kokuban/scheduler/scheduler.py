@@ -12,12 +12,13 @@ so that one sequence of calls gives one sequence of plans; `tests/unit/scheduler
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.errors import RequestError
 from kokuban.core.request import FinishReason, Request, RequestId
-from kokuban.core.step import Chunk, ChunkOutput, StepPlan, StepResult, TokenEvent
+from kokuban.core.speculation import Proposer
+from kokuban.core.step import Chunk, ChunkOutput, SampledToken, StepPlan, StepResult, TokenEvent
 from kokuban.kvcache.manager import Manager
 from kokuban.scheduler.fairness import TenantShares
 from kokuban.scheduler.limits import Limits
@@ -30,7 +31,10 @@ from kokuban.scheduler.queue import WaitingQueue
 from kokuban.scheduler.running import RunningList
 from kokuban.scheduler.sessions import Sessions
 from kokuban.scheduler.siblings import SiblingForks
+from kokuban.scheduler.speculate import make_speculator
 from kokuban.scheduler.state import RequestState
+from kokuban.scheduler.step_target import StepTarget
+from kokuban.scheduler.totals import SchedulerStats, Totals
 
 _NO_OUTPUT = ChunkOutput()
 
@@ -41,37 +45,6 @@ STORES_WHEN_IDLE = 256
 """The same when there is no work: a request that comes meanwhile waits so long."""
 
 
-@dataclass(slots=True)
-class Totals:
-    """Sums since the scheduler was made."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    """Prompts of the requests that were begun, cached tokens included and forked ones not, each
-    prompt once."""
-
-    cached_tokens: int = 0
-    """Those of them that the prefix cache had."""
-
-    forked_tokens: int = 0
-    """Prompt tokens that requests took over from a sibling, beside those above."""
-
-    output_tokens: int = 0
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    failed_requests: int = 0
-    """Requests that ended with `FinishReason.ERROR`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """A snapshot, taken between two steps."""
-
-    running: int
-    waiting: int
-    totals: Totals
-
-
 class Scheduler:
     """See the module. Single caller: the engine thread.
 
@@ -80,6 +53,7 @@ class Scheduler:
         manager: block tables of a pool that nobody else uses.
         max_context_tokens: prompt and output of one request together, as the model allows.
         prices: of computing tokens again and of moving blocks.
+        proposer: guesses tokens ahead; None: every token costs a step of its own.
     """
 
     def __init__(
@@ -89,13 +63,11 @@ class Scheduler:
         *,
         max_context_tokens: int,
         prices: Prices | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self._config = config
         self._manager = manager
-        alone = manager.max_tokens_alone
-        self._limits = Limits(
-            config, max_context_tokens if alone is None else min(max_context_tokens, alone)
-        )
+        self._limits = Limits(config, _most_tokens(manager, max_context_tokens))
         self._requests: dict[RequestId, RequestState] = {}
         self._shares = TenantShares()
         self._queue = WaitingQueue(self._shares)
@@ -106,7 +78,9 @@ class Scheduler:
         self._prefixes = Prefixes(manager, prices)
         self._pins = Pins(manager.keeper, int(config.pin_share * manager.num_blocks))
         self.sessions = Sessions(manager, prices, self._pins)
+        self._target = StepTarget.of(config, prices.recompute_s)
         self._siblings = SiblingForks(self._queue, manager, self._prefixes)
+        self._speculator = make_speculator(proposer, manager, config.block_size, prices)
         self._planner = Planner(
             config,
             manager,
@@ -116,6 +90,7 @@ class Scheduler:
             self._shares,
             self._pace,
             self._prefixes,
+            self._target,
         )
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
@@ -151,7 +126,7 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Counts of now, and totals."""
-        return SchedulerStats(len(self._running), len(self._queue), Totals(**asdict(self._totals)))
+        return SchedulerStats(len(self._running), len(self._queue), replace(self._totals))
 
     def add(self, request: Request, now_s: float) -> None:
         """Append a request to the waiting queue; see `add_group` for errors."""
@@ -235,6 +210,8 @@ class Scheduler:
         self._pins.expire(now_s)
         draft = self._planner.plan(now_s)
         self.sessions.tick(now_s, lambda: self._planner.num_spare_blocks)
+        if self._speculator is not None:
+            self._speculator.extend(draft, self._planner.num_spare_blocks, now_s)
         self._ended_rows += draft.preempted
         self._totals.preemptions += len(draft.preempted)
         moves = self._manager.take_moves(STORES_A_STEP if draft.chunks else STORES_WHEN_IDLE)
@@ -269,7 +246,11 @@ class Scheduler:
         assert states is not None, "no step is in flight"
         assert plan.step == result.step == self._totals.steps - 1, "another step is in flight"
         self._in_flight = None
+        if self._speculator is not None:
+            self._speculator.time(plan, now_s)
         self._manager.commit_moves(plan.moves)
+        if self._target is not None and plan.chunks:
+            self._target.end(now_s)
         events = []
         for chunk in plan.chunks:
             state = states[chunk.request_id]
@@ -321,24 +302,23 @@ class Scheduler:
             f"step {self._totals.steps - 1} has {len(output.tokens)} tokens for request "
             f"{state.id}, whose chunk {'samples' if chunk.samples else 'does not sample'}"
         )
-        recomputed = state.recomputed_tokens
-        state.advance(len(chunk.token_ids))
-        self._totals.recomputed_tokens += state.recomputed_tokens - recomputed
-        self._manager.advance(
-            state.id,
-            state.num_computed,
-            state.token_ids,
-            fork_at=self._siblings.kept_from(state),
-        )
-        scores = state.new_scores(chunk.start, output.prompt_logprobs)
-        self._siblings.advance(state, scores)
-        tokens, finish = state.accept(output.tokens, now_s)
-        if state.max_output_tokens == 0 and state.num_uncomputed == 0:
+        totals = self._totals
+        is_new = state.num_output == 0  # Only then may others fork from it.
+        scores: tuple[SampledToken, ...] = ()
+        if chunk.num_drafts:
+            tokens, finish = self._accept_drafts(state, chunk, output.tokens, now_s)
+        else:
+            self._advance(state, len(chunk.token_ids), is_new=is_new)
+            scores = state.new_scores(chunk.start, output.prompt_logprobs)
+            if is_new:
+                self._siblings.advance(state, scores)
+            tokens, finish = state.accept(output.tokens, now_s)
+        if not tokens and state.max_output_tokens == 0 and state.num_uncomputed == 0:
             finish = FinishReason.LENGTH
-        self._totals.output_tokens += len(tokens)
+        totals.output_tokens += len(tokens)
         self._shares.charge(state.request.tenant, output_tokens=len(tokens))
         usage = None
-        if tokens and state.num_output == len(tokens):
+        if tokens and is_new:
             # Who ends a request early, at a stop string, sees no last event: this is the receipt.
             usage = state.receipt()
         if finish is not None:
@@ -349,6 +329,27 @@ class Scheduler:
             return None
         return TokenEvent(state.id, tokens, prompt_logprobs=scores, finish=finish, usage=usage)
 
+    def _accept_drafts(
+        self, state: RequestState, chunk: Chunk, found: tuple[SampledToken, ...], now_s: float
+    ) -> tuple[tuple[SampledToken, ...], FinishReason | None]:
+        """Take what a chunk with drafts brought. The last token of all is not computed, as ever."""
+        assert self._speculator is not None, "drafts from nowhere"
+        self._speculator.note(chunk, len(found) - 1)
+        tokens, finish = state.accept(found, now_s)
+        self._advance(state, len(tokens))
+        self._manager.trim(state.id)
+        num_accepted = min(len(tokens), len(found) - 1)
+        state.drafted_tokens += chunk.num_drafts
+        state.accepted_tokens += num_accepted
+        self._totals.count_drafts(chunk.num_drafts, num_accepted)
+        return tokens, finish
+
+    def _advance(self, state: RequestState, num_tokens: int, *, is_new: bool = False) -> None:
+        """Count tokens as computed, here and in the cache."""
+        self._totals.recomputed_tokens += state.advance(num_tokens)
+        fork_at = self._siblings.kept_from(state) if is_new else None
+        self._manager.advance(state.id, state.num_computed, state.token_ids, fork_at=fork_at)
+
     def _fail(self, state: RequestState, text: str, now_s: float) -> TokenEvent:
         usage = state.finish(now_s)
         self._remove(state, keep_tail=False)
@@ -358,6 +359,8 @@ class Scheduler:
     def _remove(self, state: RequestState, *, keep_tail: bool = True) -> None:
         """Forget a request that ends, whatever it held."""
         del self._requests[state.id]
+        if self._speculator is not None:
+            self._speculator.forget(state.id)
         self._shares.leave(state.request.tenant)
         if state.id in self._queue:
             self._queue.remove(state)
@@ -388,3 +391,9 @@ class Scheduler:
             if kept.contents:
                 name = kept.contents[-1]
                 self._pins.add(state.request.tenant, name, kept, now_s + pin.ttl_s)
+
+
+def _most_tokens(manager: Manager, max_context_tokens: int) -> int:
+    """Of one request that has the pool to itself."""
+    alone = manager.max_tokens_alone
+    return max_context_tokens if alone is None else min(max_context_tokens, alone)

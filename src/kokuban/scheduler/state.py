@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.request import FinishReason, Request
 from kokuban.core.session import Origin
 from kokuban.core.step import SampledToken, Usage
 from kokuban.kvcache.cached import CachedPrefix
@@ -55,7 +55,10 @@ class RequestState:
         self, request: Request, index: int, max_output_tokens: int, chain: KeyChain | None
     ) -> None:
         self.request = request
+        self.id, self.num_prompt = request.id, len(request.prompt_token_ids)
         self.index = index
+        # A total order: the request of the lowest rank runs first and is never preempted.
+        self.rank = request.priority, index
         self.max_output_tokens = max_output_tokens
         self.chain = chain
         self.token_ids = list(request.prompt_token_ids)
@@ -70,40 +73,23 @@ class RequestState:
         self.forked_tokens = 0
         """Tokens of the prompt that a sibling had computed when this request began."""
 
-        self.restored = NOT_RESTORED
-        """Those of them that came up from below the pool."""
-
+        self.restored = NOT_RESTORED  # Those of them that came up from below the pool.
         self.own_from = sys.maxsize  # The first token that it computed itself, over all runs.
         self.found: tuple[int, CachedPrefix] | None = None
         """What the prefix cache had when it was asked last, and the version of its index then."""
 
-        self.needed = 0  # Blocks that it needed when it was looked at last; 0: not yet.
-        self.fetch: Fetch | None = None
-        """What it waits for, or has waited for, to come up from disk."""
-
-        self.resumes = False  # Whether it ends the pause of its session.
+        self.needed = 0  # Blocks that it needed when it was looked at last.
+        self.fetch: Fetch | None = None  # What it waits, or has waited, for to come from disk.
+        self.resumes = self.running = False  # It ends its session's pause; it holds blocks.
         self.resumed_from: Origin = ""
-        self.running = False
         self.num_skips = 0
         """Times that another request was admitted before this one although it was behind it."""
 
         self.num_preemptions = 0
         self.recomputed_tokens = self._num_ever_computed = self._num_scored = 0
+        self.drafted_tokens = self.accepted_tokens = 0  # Guesses, and those that were right.
         self._forked_scores: tuple[SampledToken, ...] = ()
         self._watch = Stopwatch(request.arrival_s)
-
-    @property
-    def id(self) -> RequestId:
-        return self.request.id
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """A total order: the request of the lowest rank runs first and is never preempted."""
-        return self.request.priority, self.index
-
-    @property
-    def num_prompt(self) -> int:
-        return len(self.request.prompt_token_ids)
 
     @property
     def num_output(self) -> int:
@@ -127,7 +113,7 @@ class RequestState:
     @property
     def decodes(self) -> bool:
         """Whether all that is left to compute is the token that was sampled last."""
-        return self.num_uncomputed == 1 and self.num_output > 0
+        return self.num_computed + 1 == len(self.token_ids) > self.num_prompt
 
     def begin(self, now_s: float, num_cached: int, restored: Restored = NOT_RESTORED) -> None:
         """Leave the queue: the first `num_cached` tokens need not be computed."""
@@ -166,16 +152,20 @@ class RequestState:
         self.num_computed = 0
         self.num_preemptions += 1
 
-    def advance(self, num_tokens: int) -> None:
-        """Count the tokens of a chunk as computed."""
-        end = self.num_computed + num_tokens
-        again = min(end, self._num_ever_computed) - self.num_computed
-        self.recomputed_tokens += max(0, again)
-        self._num_ever_computed = max(self._num_ever_computed, end)
-        self.num_computed = end
+    def advance(self, num_tokens: int) -> int:
+        """Count the tokens of a chunk as computed; returns how many of them were before."""
+        start, known = self.num_computed, self._num_ever_computed
+        end = self.num_computed = start + num_tokens
+        if start >= known:
+            self._num_ever_computed = end
+            return 0
+        again = min(end, known) - start
+        self.recomputed_tokens += again
+        self._num_ever_computed = max(known, end)
+        return again
 
     def accept(
-        self, tokens: Sequence[SampledToken], now_s: float
+        self, tokens: tuple[SampledToken, ...], now_s: float
     ) -> tuple[tuple[SampledToken, ...], FinishReason | None]:
         """Append sampled tokens up to the one that ends the request.
 
@@ -183,18 +173,20 @@ class RequestState:
             The tokens appended, and why the request ends with the last of them, if it does.
         """
         for count, token in enumerate(tokens, start=1):
-            if self.num_output == 0:
+            if len(self.token_ids) == self.num_prompt:
                 self._watch.end_prefill(now_s)
             self.token_ids.append(token.token_id)
             if reason := self._finish_reason(token.token_id):
-                return tuple(tokens[:count]), reason
-        return tuple(tokens), None
+                return tokens[:count], reason
+        return tokens, None
 
     def new_scores(self, start: int, scores: Sequence[SampledToken]) -> tuple[SampledToken, ...]:
         """The prompt logprobs of a chunk at `start` that were not given out before a preemption.
 
         The first chunk of a fork brings those of its sibling along.
         """
+        if not scores and not self._forked_scores:
+            return ()
         if self._forked_scores:
             start, scores = 0, (*self._forked_scores, *scores)
             self._forked_scores = ()
@@ -221,6 +213,8 @@ class RequestState:
             cached_disk_tokens=self.restored.disk_tokens,
             cache_write_tokens=self.cache_write_tokens,
             resumed_from=self.resumed_from,
+            drafted_tokens=self.drafted_tokens,
+            accepted_tokens=self.accepted_tokens,
             preemptions=self.num_preemptions,
             recomputed_tokens=self.recomputed_tokens,
             queue_s=self._watch.queue_s,
@@ -238,9 +232,9 @@ class RequestState:
     def _finish_reason(self, token_id: int) -> FinishReason | None:
         # The sampler makes end tokens impossible up to min_tokens; a row whose every other token
         # is masked may still say one, and that does not end the request.
-        may_end = self.num_output > self.request.params.min_tokens
-        if may_end and token_id in self.request.end_token_ids:
+        num_output, request = len(self.token_ids) - self.num_prompt, self.request
+        if token_id in request.end_token_ids and num_output > request.params.min_tokens:
             return FinishReason.STOP
-        if self.num_output >= self.max_output_tokens:
+        if num_output >= self.max_output_tokens:
             return FinishReason.LENGTH
         return None

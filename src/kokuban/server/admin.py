@@ -4,12 +4,14 @@ Open to every API key, and without a key only where no other machine can call.
 """
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from kokuban.server.errors import HttpError
+from kokuban.server.routes import Router
 from kokuban.server.serving import Serving, serving_of
 
-router = APIRouter()
+router = Router()
 
 
 @router.post("/reset_prefix_cache")

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Protocol
 
-from fastapi import Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kokuban.core.errors import KokubanError, Overloaded, RequestError, ShuttingDown

@@ -6,14 +6,16 @@
 The application owns no engine: whoever made the engine closes it.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
-from fastapi import FastAPI, Request, Response
+import msgspec
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from kokuban import __version__
 from kokuban.observe.clock import Clock
 from kokuban.server import (
     admin,
@@ -27,9 +29,9 @@ from kokuban.server import (
     sessions,
     tokenize,
 )
-from kokuban.server.description import describe
 from kokuban.server.errors import failure
 from kokuban.server.guard import Guard
+from kokuban.server.routes import Handler
 from kokuban.server.serving import new_serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
@@ -39,7 +41,7 @@ MODULES = (chat, completions, models, tokenize, sessions, health, explain, admin
 
 def create_app(
     model: ServedModel, settings: ServerSettings | None = None, clock: Clock | None = None
-) -> FastAPI:
+) -> Starlette:
     """An ASGI application that serves one model.
 
     Args:
@@ -51,36 +53,44 @@ def create_app(
     serving = new_serving(model, settings, clock)
     middleware: list[Middleware] = []
     if settings.cors_origins:
-        middleware.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=list(settings.cors_origins),
-                allow_methods=["GET", "POST", "DELETE"],
-                allow_headers=["authorization", "content-type", "x-request-id", "x-session-id"],
-                expose_headers=["x-request-id", "retry-after"],
-                allow_credentials="*" not in settings.cors_origins,
-            )
-        )
+        middleware.append(_cors(settings))
     middleware.append(Middleware(Guard, settings=settings, metrics=serving.metrics))
-    app = FastAPI(
-        title="Kokuban",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
+    routes = [route for module in MODULES for route in module.router.routes]
+    app = Starlette(
+        routes=[*routes, Route("/openapi.json", _describe(routes), include_in_schema=False)],
         middleware=middleware,
         exception_handlers={HTTPException: _enveloped},
     )
+    app.router.redirect_slashes = False
     app.state.serving = serving
-    for module in MODULES:
-        app.include_router(module.router)
-    plain_openapi = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        return describe(plain_openapi())
-
-    app.openapi = openapi  # type: ignore[method-assign]
     return app
+
+
+def _cors(settings: ServerSettings) -> Middleware:
+    from starlette.middleware.cors import CORSMiddleware
+
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=list(settings.cors_origins),
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["authorization", "content-type", "x-request-id", "x-session-id"],
+        expose_headers=["x-request-id", "retry-after"],
+        allow_credentials="*" not in settings.cors_origins,
+    )
+
+
+def _describe(routes: Sequence[Route]) -> Handler:
+    """The route of the OpenAPI document, which is made when somebody first asks for it."""
+    made: list[bytes] = []
+
+    async def openapi(request: Request) -> Response:
+        if not made:
+            from kokuban.server.description import describe
+
+            made.append(msgspec.json.encode(describe(routes)))
+        return Response(made[0], media_type="application/json")
+
+    return openapi
 
 
 async def _enveloped(request: Request, error: Exception) -> Response:

@@ -3,8 +3,8 @@
 import asyncio
 from typing import TypeVar
 
-from fastapi import Request
 from pydantic import BaseModel
+from starlette.requests import Request
 
 from kokuban.server.errors import HttpError
 from kokuban.server.openai_models import parse

@@ -17,9 +17,13 @@ EPHEMERAL_TTLS_S = {"5m": 300.0, "1h": 3600.0}
 
 
 class Strict(BaseModel):
-    """The root of all bodies: strict types, unknown fields kept, no number that is none."""
+    """The root of all bodies: strict types, unknown fields kept, no number that is none.
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    A validator is built when a body is first read, or by `run.warm_up`: of the 20 classes only
+    those that are whole bodies need one, and a start needs none before it is ready.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, defer_build=True)
 
 
 class CacheControl(Strict):

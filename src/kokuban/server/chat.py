@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import SampledToken
@@ -26,6 +27,7 @@ from kokuban.server.openai_responses import (
 )
 from kokuban.server.pins import chat_pins
 from kokuban.server.record import Record
+from kokuban.server.routes import Router
 from kokuban.server.serving import (
     Serving,
     check_stream_options,
@@ -36,7 +38,7 @@ from kokuban.server.sessions import session_of
 from kokuban.server.tool_pause import pausing
 from kokuban.text.tokenizer import Tokenizer
 
-router = APIRouter()
+router = Router()
 
 
 @router.post("/v1/chat/completions")

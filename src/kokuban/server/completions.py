@@ -6,7 +6,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from kokuban.core.errors import PromptTooLong, RequestError
 from kokuban.core.request import FinishReason
@@ -18,6 +19,7 @@ from kokuban.server.completion_form import CompletionForm, Prompt
 from kokuban.server.openai_models import CompletionRequest
 from kokuban.server.pins import prompt_pins
 from kokuban.server.record import Record
+from kokuban.server.routes import Router
 from kokuban.server.serving import (
     Serving,
     check_stream_options,
@@ -34,7 +36,11 @@ DEFAULT_MAX_TOKENS = 16
 MAX_ANSWERS = 1024
 """Prompts times choices of one HTTP request."""
 
-router = APIRouter()
+MAX_PROMPT_TOKENS = 2**20
+"""Tokens of all prompts of one HTTP request together; a longer context has room for itself. What
+is done for each of them on the event loop takes some 20 ms at this limit."""
+
+router = Router()
 
 
 @router.post("/v1/completions")
@@ -84,6 +90,27 @@ def _params(body: CompletionRequest, vocab_size: int) -> SamplingParams:
 
 def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
     """Every prompt as token ids, all checked before the first one runs."""
+    rows = _rows(body, n)
+    limit = max(MAX_PROMPT_TOKENS, serving.info.max_context_tokens)
+    add_bos = serving.model.tokenizer.add_bos
+    if body.add_special_tokens is not None:
+        add_bos = body.add_special_tokens
+    prompts: list[Prompt] = []
+    num_tokens = 0
+    for row in rows:
+        prompts.append(_prompt(serving, row, add_bos=add_bos))
+        num_tokens += len(prompts[-1].token_ids)
+        if num_tokens > limit:
+            raise RequestError(
+                f"the first {len(prompts)} of {len(rows)} prompts have {num_tokens} tokens "
+                f"together; the limit of one request is {limit}: send several requests",
+                param="prompt",
+            )
+    return prompts
+
+
+def _rows(body: CompletionRequest, n: int) -> Sequence[str | list[int]]:
+    """The prompts, as they were sent."""
     given = body.prompt
     rows: Sequence[str | list[int]]
     if isinstance(given, str):
@@ -98,28 +125,26 @@ def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
             f"is {MAX_ANSWERS}",
             param="prompt",
         )
-    add_bos = serving.model.tokenizer.add_bos
-    if body.add_special_tokens is not None:
-        add_bos = body.add_special_tokens
-    prompts: list[Prompt] = []
-    for row in rows:
-        if isinstance(row, str):
-            prompt = Prompt(row, serving.encode(row, add_bos=add_bos))
-        else:
-            if len(row) >= serving.info.max_context_tokens:
-                error = PromptTooLong(len(row), serving.info.max_context_tokens)
-                error.param = "prompt"
-                raise error
-            check_token_ids(row, serving.info.vocab_size, "prompt")
-            prompt = Prompt(None, row)
-        if not prompt.token_ids:
-            raise RequestError(
-                "the prompt is empty, and this model has no token that could begin a text; send at "
-                "least one character",
-                param="prompt",
-            )
-        prompts.append(prompt)
-    return prompts
+    return rows
+
+
+def _prompt(serving: Serving, row: str | list[int], *, add_bos: bool) -> Prompt:
+    if isinstance(row, str):
+        prompt = Prompt(row, serving.encode(row, add_bos=add_bos))
+    else:
+        if len(row) >= serving.info.max_context_tokens:
+            error = PromptTooLong(len(row), serving.info.max_context_tokens)
+            error.param = "prompt"
+            raise error
+        check_token_ids(row, serving.info.vocab_size, "prompt")
+        prompt = Prompt(None, row)
+    if not prompt.token_ids:
+        raise RequestError(
+            "the prompt is empty, and this model has no token that could begin a text; send at "
+            "least one character",
+            param="prompt",
+        )
+    return prompt
 
 
 async def _generate(
@@ -150,7 +175,7 @@ async def _generate(
     async with aclosing(deltas):
         try:
             async for delta in deltas:
-                yield replace(delta, choice=index * params.n + delta.choice)
+                yield replace(delta, choice=index * params.n + delta.choice) if index else delta
         except PromptTooLong as error:
             error.param = "prompt"
             raise
@@ -162,26 +187,37 @@ async def _nothing(num_choices: int) -> AsyncGenerator[TextDelta]:
         yield TextDelta(choice=choice, text="", finish=FinishReason.LENGTH)
 
 
+Inbox = asyncio.Queue[TextDelta | Exception | None]
+"""Deltas of several prompts; why one failed; None: one has ended."""
+
+
+async def _forward(source: AsyncGenerator[TextDelta], inbox: Inbox) -> None:
+    try:
+        async with aclosing(source):
+            async for delta in source:
+                inbox.put_nowait(delta)
+        inbox.put_nowait(None)
+    except Exception as error:  # noqa: BLE001 - raised again by whoever reads the inbox
+        inbox.put_nowait(error)
+
+
 async def _merge(sources: Sequence[AsyncGenerator[TextDelta]]) -> AsyncGenerator[TextDelta]:
-    """The deltas of several prompts as they come; the first failure ends all."""
+    """The deltas of several prompts as they come; the first failure ends all.
+
+    To hand a prompt to the engine takes time that grows with its length: one in each turn of the
+    event loop, so that other streams go on meanwhile.
+    """
     if len(sources) == 1:
         async with aclosing(sources[0]) as only:
             async for delta in only:
                 yield delta
         return
-    inbox: asyncio.Queue[TextDelta | Exception | None] = asyncio.Queue()
-
-    async def forward(source: AsyncGenerator[TextDelta]) -> None:
-        try:
-            async with aclosing(source):
-                async for delta in source:
-                    inbox.put_nowait(delta)
-            inbox.put_nowait(None)
-        except Exception as error:  # noqa: BLE001 - raised again by whoever reads the inbox
-            inbox.put_nowait(error)
-
-    tasks = [asyncio.create_task(forward(source)) for source in sources]
+    inbox: Inbox = asyncio.Queue()
+    tasks: list[asyncio.Task[None]] = []
     try:
+        for source in sources:
+            tasks.append(asyncio.create_task(_forward(source, inbox)))
+            await asyncio.sleep(0)
         num_open = len(tasks)
         while num_open:
             news = await inbox.get()

@@ -1,12 +1,21 @@
-"""The OpenAPI document: FastAPI's, with the bodies that our routes read and send themselves."""
+"""The OpenAPI document: made from the routes, their docstrings, and the bodies named here.
 
+Nothing imports this module before somebody asks for the document.
+"""
+
+import inspect
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.routing import Route
 
+from kokuban import __version__
 from kokuban.server import explain, openai_models, openai_responses, sessions
+from kokuban.server.routes import Endpoint
 
 REF = "#/components/schemas/{}"
 
@@ -56,11 +65,8 @@ _ERROR = {
 }
 
 
-def describe(document: dict[str, Any]) -> dict[str, Any]:
-    """Add bodies, answers and the error envelope to FastAPI's document, in place."""
-    schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    if "ErrorEnvelope" in schemas:
-        return document
+def describe(routes: Sequence[Route]) -> dict[str, Any]:
+    """The document of these routes; those that are not to be shown are left out."""
     models: list[type[BaseModel]] = [*_BODIES.values(), openai_models.TokenizeChat]
     _, bodies = models_json_schema(
         [(model, "validation") for model in models], ref_template=REF.format("{model}")
@@ -68,17 +74,34 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
     _, answers = msgspec.json.schema_components(
         list(_ANSWERS.values()), ref_template=REF.format("{name}")
     )
-    schemas.clear()
-    schemas |= bodies["$defs"] | answers | {"ErrorEnvelope": _ERROR}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            _describe_operation(method, path, operation)
-    return document
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if route.include_in_schema:
+            [method] = route.methods or {"GET"}
+            operations = paths.setdefault(route.path_format, {})
+            operations[method.lower()] = _operation(method.lower(), route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Kokuban", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": bodies["$defs"] | answers | {"ErrorEnvelope": _ERROR}},
+    }
 
 
-def _describe_operation(method: str, path: str, operation: dict[str, Any]) -> None:
-    responses = operation["responses"]
-    responses.pop("422", None)
+def _operation(method: str, route: Route) -> dict[str, Any]:
+    path, endpoint = route.path_format, route.endpoint
+    assert isinstance(endpoint, Endpoint), f"{path} was not made by our Router"
+    handler = endpoint.handler
+    operation: dict[str, Any] = {
+        "summary": handler.__name__.replace("_", " ").title(),
+        "description": inspect.cleandoc(handler.__doc__ or ""),
+        "operationId": re.sub(r"\W", "_", f"{handler.__name__}{path}_{method}"),
+    }
+    if names := list(route.param_convertors):
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
     if body := _BODIES.get(path):
         schema: dict[str, Any] = _ref(body.__name__)
         if path == "/tokenize":
@@ -87,18 +110,21 @@ def _describe_operation(method: str, path: str, operation: dict[str, Any]) -> No
             "required": True,
             "content": {"application/json": {"schema": schema}},
         }
+    content: dict[str, Any] = {"application/json": {"schema": {}}}
     if answer := _ANSWERS.get(f"{method} {path}", _ANSWERS.get(path)):
-        content: dict[str, Any] = {"application/json": {"schema": _ref(answer.__name__)}}
-        if path in _STREAMS:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
-        responses["200"] = {"description": "The answer.", "content": content}
+        content = {"application/json": {"schema": _ref(answer.__name__)}}
+    if path in _STREAMS | _FEEDS:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
     if path in _FEEDS:
-        content = {"text/event-stream": {"schema": {"type": "string"}}}
-        responses["200"] = {"description": "The events.", "content": content}
-    responses["default"] = {
-        "description": "Anything that is no success.",
-        "content": {"application/json": {"schema": _ref("ErrorEnvelope")}},
+        del content["application/json"]
+    operation["responses"] = {
+        "200": {"description": "The answer.", "content": content},
+        "default": {
+            "description": "Anything that is no success.",
+            "content": {"application/json": {"schema": _ref("ErrorEnvelope")}},
+        },
     }
+    return operation
 
 
 def _ref(name: str) -> dict[str, str]:

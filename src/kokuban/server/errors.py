@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from fastapi import Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from kokuban.core.errors import (
     KokubanError,

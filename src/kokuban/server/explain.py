@@ -9,8 +9,9 @@ import re
 from array import array
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
 from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
 
 from kokuban.core.errors import RequestError
 from kokuban.server.admin import check_admin
@@ -18,6 +19,7 @@ from kokuban.server.errors import HttpError
 from kokuban.server.nearest import Nearest, Past, find_nearest
 from kokuban.server.openai_responses import UsageBody, encode
 from kokuban.server.record import TOKEN_BYTES, Record
+from kokuban.server.routes import Router
 from kokuban.server.serving import Serving, serving_of
 from kokuban.server.verdict import MESSAGES, Lookup, Reason, plain_reason, reason_of_miss
 from kokuban.server.work import off_loop
@@ -31,7 +33,7 @@ INLINE_BYTES = 64 * 2**10
 
 _ID = re.compile(r"(?:[a-z]{1,16}[-_])?([0-9a-f]{24})")
 
-router = APIRouter()
+router = Router()
 
 
 class Side(Struct, frozen=True):

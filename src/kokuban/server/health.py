@@ -3,18 +3,20 @@
 from dataclasses import asdict
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from kokuban import __version__
 from kokuban.observe.metrics import CONTENT_TYPE
 from kokuban.server.errors import HttpError
+from kokuban.server.routes import Router
 from kokuban.server.serving import Serving, serving_of
 
-router = APIRouter()
+router = Router()
 
 
 @router.get("/health")
-@router.head("/health", include_in_schema=False)
+@router.head("/health")
 async def health(request: Request) -> Response:
     """Liveness: 200 while the engine lives, however busy it is. 503: restart this process."""
     if not serving_of(request).model.client.alive():
@@ -51,7 +53,7 @@ async def stats(request: Request) -> Response:
 
 
 @router.get("/version")
-async def version() -> Response:
+async def version(_request: Request) -> Response:
     """The version of Kokuban."""
     return _json({"version": __version__})
 

@@ -10,19 +10,21 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
-from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kokuban.core.errors import RequestError, ShuttingDown
 from kokuban.kvcache.events import Cursor, KvEvent, Replay
 from kokuban.server.admin import check_admin
 from kokuban.server.life import Drain
+from kokuban.server.routes import Router
 from kokuban.server.serving import serving_of
 
 HEARTBEAT = b": nothing new\n\n"
 
-router = APIRouter()
+router = Router()
 
 
 class Change(Struct, frozen=True):

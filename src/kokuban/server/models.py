@@ -1,12 +1,14 @@
 """GET /v1/models and /v1/models/{model}."""
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from kokuban.core.errors import UnknownModel
 from kokuban.server.openai_responses import ModelCard, ModelList, encode
+from kokuban.server.routes import Router
 from kokuban.server.serving import Serving, serving_of
 
-router = APIRouter()
+router = Router()
 
 
 @router.get("/v1/models")

@@ -67,6 +67,12 @@ class Receipt(Struct, frozen=True, kw_only=True):
     recomputed_tokens: int
     """Tokens that were computed again after a preemption."""
 
+    accepted_prediction_tokens: int
+    """Completion tokens that were guessed before they were sampled (`--speculate`)."""
+
+    rejected_prediction_tokens: int
+    """Guesses that were wrong. Unlike OpenAI's of this name they are not completion tokens."""
+
 
 class UsageBody(Struct, frozen=True):
     """Prompt tokens count once, whatever n is; completion tokens are the sum over the choices."""

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from fastapi import APIRouter, Response
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kokuban.server.routes import Router
 
 _STATIC = Path(__file__).parent / "static"
 _KINDS = {
@@ -18,7 +21,7 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
 }
 
-router = APIRouter(include_in_schema=False)
+router = Router(include_in_schema=False)
 
 
 def _file(name: str) -> Response:
@@ -29,21 +32,21 @@ def _file(name: str) -> Response:
 
 @router.get("/")
 @router.head("/")
-async def page() -> Response:
+async def page(_request: Request) -> Response:
     return _file("page.html")
 
 
 @router.get("/static/page.css")
-async def style() -> Response:
+async def style(_request: Request) -> Response:
     return _file("page.css")
 
 
 @router.get("/static/page.js")
-async def script() -> Response:
+async def script(_request: Request) -> Response:
     return _file("page.js")
 
 
 @router.get("/static/icon.svg")
 @router.get("/favicon.ico")
-async def icon() -> Response:
+async def icon(_request: Request) -> Response:
     return _file("icon.svg")

@@ -33,6 +33,8 @@ def merge(usages: Mapping[int, Usage], n: int) -> Usage | None:
         cached_disk_tokens=sum(usage.cached_disk_tokens for usage in firsts),
         # A choice that lost its blocks may have written some of them twice.
         cache_write_tokens=max(0, min(written, prompt_tokens - cached_tokens)),
+        drafted_tokens=sum(usage.drafted_tokens for usage in every),
+        accepted_tokens=sum(usage.accepted_tokens for usage in every),
         preemptions=sum(usage.preemptions for usage in every),
         resumed_from=next((usage.resumed_from for usage in every if usage.resumed_from), ""),
         recomputed_tokens=sum(usage.recomputed_tokens for usage in every),
@@ -61,6 +63,8 @@ def usage_body(prompt_tokens: int, completion_tokens: int, merged: Usage | None)
             decode_ms=_ms(cost.decode_s),
             preemptions=cost.preemptions,
             recomputed_tokens=cost.recomputed_tokens,
+            accepted_prediction_tokens=cost.accepted_tokens,
+            rejected_prediction_tokens=cost.drafted_tokens - cost.accepted_tokens,
         ),
     )
 

@@ -8,6 +8,7 @@ process with 1, so that a supervisor starts it again.
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 
@@ -15,46 +16,24 @@ import uvicorn
 
 from kokuban.core.errors import ConfigError
 from kokuban.server.app import create_app
+from kokuban.server.openai_models import ChatRequest, CompletionRequest
 from kokuban.server.serving import Serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
 _KEEP_ALIVE_S = 30
 _LAST_WORDS_S = 2
 
+SWITCH_S = 2e-4
+"""The interpreter's switch interval while a server runs: how long the engine's thread waits for the
+interpreter at the end of a native step while the event loop writes. docs/decisions/0024."""
+
 _log = logging.getLogger(__name__)
 
 
-def bind(settings: ServerSettings) -> socket.socket:
-    """Take the address before the model is loaded: what is in use is known at once.
-
-    The socket does not listen yet, so that clients are refused rather than kept waiting.
-
-    Raises:
-        ConfigError: the address cannot be had.
-    """
-    host = settings.host.strip("[]")
-    try:
-        found = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
-        sock = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"host={settings.host} cannot be resolved: {error}") from error
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind(address)
-    except OSError as error:
-        sock.close()
-        raise ConfigError(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; "
-            f"choose another --port, or 0 for any"
-        ) from error
-    return sock
-
-
-def url_of(sock: socket.socket) -> str:
-    """Where a person finds the server that has this socket."""
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def warm_up() -> None:
+    """Build the validators that the first requests would build; takes some 30 ms, once."""
+    for body in (ChatRequest, CompletionRequest):
+        body.model_rebuild()
 
 
 def run_server(
@@ -70,6 +49,7 @@ def run_server(
     """
     if not __debug__:
         raise ConfigError("python -O takes the checks out of the engine; run without it")
+    sys.setswitchinterval(SWITCH_S)
     app = create_app(model, settings)
     server = Server(app.state.serving, app, on_ready)
     server.run(sockets=[sock])
@@ -84,6 +64,9 @@ class Server(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]
+            # Not "auto": httptools takes headers without a limit, and nobody needs web sockets.
+            http="h11",
+            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -103,6 +86,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self._on_ready is not None:
             self._on_ready()
+        self._loop.call_soon(warm_up)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came. uvicorn's own handler would raise it again at the end: exit code 143."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from fastapi import Request
 from prometheus_client import CollectorRegistry
+from starlette.requests import Request
 
 from kokuban import __version__
 from kokuban.core.errors import RequestError, UnknownModel
@@ -254,7 +254,9 @@ def _longest_token(tokenizer: Tokenizer) -> int:
     An entry of the vocabulary has no fewer bytes than its text, except for a space in front.
     """
     pieces = map(tokenizer.piece_of, range(tokenizer.vocab_size))
-    longest = max((len(piece.encode("utf-8", "replace")) for piece in pieces if piece), default=0)
+    # A character has 4 bytes at most: only few entries need be encoded to know that.
+    long = [piece for piece in pieces if piece and len(piece) * 4 >= MIN_TOKEN_BYTES]
+    longest = max((len(piece.encode("utf-8", "replace")) for piece in long), default=0)
     return max(MIN_TOKEN_BYTES, longest + 1)
 
 

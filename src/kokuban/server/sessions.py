@@ -12,9 +12,10 @@ session that another key has is unknown.
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
 
 from kokuban.core.errors import RequestError
 from kokuban.core.session import PausePrices, Place, SessionStatus
@@ -23,6 +24,7 @@ from kokuban.server.cache_models import MAX_SESSION_LENGTH, Strict
 from kokuban.server.errors import HttpError
 from kokuban.server.openai_models import MAX_TOOLS
 from kokuban.server.openai_responses import encode
+from kokuban.server.routes import Router
 from kokuban.server.serving import Serving, serving_of
 
 HEADER = "X-Session-ID"
@@ -30,7 +32,7 @@ HEADER = "X-Session-ID"
 MAX_EXPECTED_MS = 24 * 3600 * 1000
 MAX_TOOL_LENGTH = 256
 
-router = APIRouter()
+router = Router()
 
 
 class PauseRequest(Strict):

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from kokuban.core.errors import ConfigError
-from kokuban.engine.client import EngineClient
-from kokuban.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from kokuban.engine.client import EngineClient
     from kokuban.text.chat import ChatTemplate
+    from kokuban.text.tokenizer import Tokenizer
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
@@ -19,9 +19,9 @@ class ServedModel(Protocol):
     """An engine with its text side: what `engine.build.build_engine` returns."""
 
     @property
-    def client(self) -> EngineClient: ...
+    def client(self) -> "EngineClient": ...
     @property
-    def tokenizer(self) -> Tokenizer: ...
+    def tokenizer(self) -> "Tokenizer": ...
     @property
     def chat_template(self) -> "ChatTemplate": ...
     @property

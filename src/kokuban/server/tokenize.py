@@ -3,16 +3,18 @@
 from functools import partial
 
 import msgspec
-from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
 
 from kokuban.server.body import parse_body, read_json
 from kokuban.server.openai_models import DetokenizeRequest, TokenizeChat, TokenizeText
 from kokuban.server.openai_responses import Text, Tokens, encode
+from kokuban.server.routes import Router
 from kokuban.server.serving import Serving, check_token_ids, serving_of
 from kokuban.server.work import off_loop
 
-router = APIRouter()
+router = Router()
 
 
 @router.post("/tokenize")

@@ -116,6 +116,11 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
 
     @property
+    def pieces(self) -> Sequence[str | None]:
+        """The vocabulary's entry of each id; None for ids that stand for nothing."""
+        return self._parts.pieces
+
+    @property
     def bos_id(self) -> int | None:
         return self._parts.bos_id
 

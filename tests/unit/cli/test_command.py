@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kokuban import __version__
+from kokuban.bench.stats import over_rounds
 from kokuban.cli import app, main
-from kokuban.cli.bench import Timing, _latency_row, _sizes
+from kokuban.cli.bench import cell, sizes
 from kokuban.cli.options import EngineOptions
 from kokuban.cli.serve import describe
 from kokuban.core.errors import ConfigError
@@ -36,6 +37,10 @@ def test_the_version_is_told() -> None:
         ["inspect"],
         ["models"],
         ["bench", "latency"],
+        ["bench", "throughput"],
+        ["bench", "serve"],
+        ["bench", "kernels"],
+        ["bench", "machine"],
         ["bench", "kv-quant"],
     ],
 )
@@ -49,7 +54,7 @@ def test_every_command_explains_itself(command: list[str]) -> None:
 def test_help_loads_nothing_heavy() -> None:
     script = (
         "import sys; from kokuban.cli import app\n"
-        "heavy = {'numpy', 'fastapi', 'pydantic', 'tokenizers', 'uvicorn', 'huggingface_hub'}\n"
+        "heavy = {'numpy', 'starlette', 'pydantic', 'tokenizers', 'uvicorn', 'huggingface_hub'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -138,16 +143,11 @@ def test_the_start_tells_what_the_pool_holds() -> None:
     )
 
 
-def test_latency_is_told_as_medians_over_the_rounds() -> None:
-    rounds = [
-        [Timing(1.0, 3.0), Timing(2.0, 4.0)],
-        [Timing(0.5, 2.5), Timing(1.0, 5.0)],
-        [Timing(4.0, 8.0), Timing(4.0, 8.0)],
-    ]
-
-    # First tokens: 2.0, 1.0, 4.0 s. TPOT over 4 gaps: 0.5, (0.5 + 1) / 2, 1.0 s.
-    assert _latency_row(2, 100, 5, rounds) == ["2", "2000.0", "100", "750.00", "2.7"]
+def test_a_figure_is_told_as_its_median_with_its_spread() -> None:
+    assert cell(over_rounds([0.002, 0.004, 0.003]), 1e3, 1) == "3.0 ±67%"
+    assert cell(over_rounds([1234.4, 1234.4]), 1, 0) == "1,234 ±0%"
+    assert cell(None, 1, 0) == "-"
 
 
 def test_batch_sizes_are_read_from_a_list() -> None:
-    assert _sizes("1, 2,16") == [1, 2, 16]
+    assert sizes("1, 2,16") == [1, 2, 16]

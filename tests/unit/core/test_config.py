@@ -21,6 +21,8 @@ def test_all_problems_are_told_at_once() -> None:
     [
         ({"token_budget": 2**20 + 1}, "token_budget=1048577 is above 1048576"),
         ({"max_prefill_tokens": 0}, "max_prefill_tokens=0 is below 1"),
+        ({"step_target_ms": 0.0}, "step_target_ms=0.0 is no time above 0"),
+        ({"step_target_ms": float("nan")}, "step_target_ms=nan is no time above 0"),
         ({"max_running_requests": 0}, "max_running_requests=0 is below 1"),
         ({"max_waiting_requests": 0}, "max_waiting_requests=0 is below 1"),
         ({"max_context_tokens": -1}, "max_context_tokens=-1 is negative"),

@@ -205,3 +205,42 @@ def test_check_sees_a_shared_block_that_is_being_written() -> None:
 
     with pytest.raises(AssertionError, match="block 2 is written, but not alone"):
         manager.check()
+
+
+def test_extend_is_copy_on_write_and_grow_in_one() -> None:
+    manager, apart = computed(40), computed(40)
+    for each in (manager, apart):
+        each.fork(A, B, 40)
+
+    extension = manager.extend(A, 49)
+
+    rewrites = apart.copy_on_write(A)
+    assert extension == (apart.grow(A, 49), rewrites)
+    assert rewrites, "the last block was shared"
+    assert manager.take_moves() == apart.take_moves()
+    manager.check()
+
+
+def test_extend_inside_the_last_block_takes_nothing() -> None:
+    manager = computed(40)
+    manager.extend(A, 41)
+    num_free = manager.num_free
+    manager.advance(A, 41)
+
+    assert manager.extend(A, 42) == (((),), ())
+    assert manager.num_free == num_free
+    manager.check()
+
+
+def test_extend_without_room_changes_nothing() -> None:
+    manager = computed(40)
+    manager.fork(A, B, 40)
+    table = manager.block_table(B)
+    room = manager.num_tokens_fitting(B, 10_000)
+
+    assert manager.extend(B, room + 1) is None
+
+    assert manager.block_table(B) == table
+    assert manager.take_moves() == ()
+    assert manager.num_tokens_fitting(B, 10_000) == room
+    assert manager.extend(B, room) is not None

@@ -8,7 +8,9 @@ import pytest
 from kokuban.observe.machine import (
     allowed_cpus,
     available_memory_bytes,
+    cpu_flags,
     cpu_name,
+    last_cache_bytes,
     num_threads,
 )
 
@@ -148,3 +150,19 @@ def test_a_cpu_is_called_what_it_calls_itself(tmp_path: Path, text: str, name: s
     root = tree(tmp_path, {"proc/cpuinfo": text})
 
     assert cpu_name(root=root) == (name or platform.machine())
+
+
+def test_the_flags_of_the_first_cpu_are_told(tmp_path: Path) -> None:
+    text = "processor: 0\nflags\t\t: fpu avx2 fma\nprocessor: 1\nflags\t\t: fpu\n"
+
+    assert cpu_flags(root=tree(tmp_path, {"proc/cpuinfo": text})) == ["fpu", "avx2", "fma"]
+    assert cpu_flags(root=tmp_path / "none") == []
+
+
+def test_the_last_cache_is_the_largest(tmp_path: Path) -> None:
+    cache = "sys/devices/system/cpu/cpu0/cache"
+    files = {f"{cache}/index0/size": "32K\n", f"{cache}/index2/size": "512K\n"}
+
+    assert last_cache_bytes(root=tree(tmp_path, files)) == 512 << 10
+    assert last_cache_bytes(root=tree(tmp_path, {f"{cache}/index3/size": "32M\n"})) == 32 << 20
+    assert last_cache_bytes(root=tmp_path / "none") == 0

@@ -23,6 +23,9 @@ class Snapshot:
     preemptions: int = 0
     failed_requests: int = 0
     recomputed_tokens: int = 0
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     tiers: Sequence[TierStats] = ()
 
 
@@ -103,3 +106,16 @@ def test_without_tiers_there_is_no_series_of_them() -> None:
     registry.register(EngineCollector("m", Snapshot))
 
     assert not any("kv_tier" in family.name for family in registry.collect())
+
+
+def test_speculation_has_the_names_of_the_field() -> None:
+    registry = CollectorRegistry()
+    snapshot = Snapshot(drafts=3, drafted_tokens=20, accepted_tokens=14)
+    registry.register(EngineCollector("m", lambda: snapshot))
+
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(f"kokuban:{name}", {"model_name": "m"})
+
+    assert value("spec_decode_num_drafts_total") == 3
+    assert value("spec_decode_num_draft_tokens_total") == 20
+    assert value("spec_decode_num_accepted_tokens_total") == 14

@@ -77,7 +77,7 @@ def test_a_guess_grows_with_the_threads_and_memory_does_so_up_to_four() -> None:
 
 
 def changed(**values: Any) -> str:
-    known = {"version": 1} | {name: getattr(MEASURED, name) for name in MEASURED.__slots__}
+    known = {"version": 2} | {name: getattr(MEASURED, name) for name in MEASURED.__slots__}
     return json.dumps(known | values)
 
 
@@ -87,9 +87,9 @@ def changed(**values: Any) -> str:
         ("", "Expecting value"),
         (changed()[:-20], "Expecting|Unterminated"),
         ("[]", "no JSON object"),
-        ('{"version": 1, "threads": 2}', "it lacks attention_flops_per_s, copy_bytes_per_s"),
+        ('{"version": 2, "threads": 2}', "it lacks attention_flops_per_s, cache_read_bytes_per_s"),
         ("[" * 100_000, "recursion"),
-        (changed(version=2), "version 2, not 1"),
+        (changed(version=1), "version 1, not 2"),
         (changed(int8_flops_per_s=0), "int8_flops_per_s=0 is out of range"),
         (changed(kv_bytes_per_s=-1.0), "kv_bytes_per_s=-1.0 is out of range"),
         (changed(step_overhead_s=-1e-9), "step_overhead_s=-1e-09 is out of range"),

@@ -6,7 +6,14 @@ from tests.unit.plan.llama_8b import PROGRAM
 from kokuban.core.config import KvDtype
 from kokuban.core.errors import ConfigError
 from kokuban.kvcache.layout import KvLayout
-from kokuban.plan.memory import blocks_needed, default_budget, plan_kv
+from kokuban.plan.memory import (
+    blocks_needed,
+    check_draft_fits,
+    default_budget,
+    plan_draft_kv,
+    plan_kv,
+    target_share,
+)
 from kokuban.program.program import KvGroup, KvSpec
 
 SMOLLM2 = KvSpec((KvGroup(tuple(range(30))),), num_kv_heads=3, head_dim=64)
@@ -144,3 +151,51 @@ def test_the_default_budget_is_a_tenth_of_what_is_free() -> None:
 
     assert budget(10 * 2**30) == 2**30
     assert budget(2**50, requests=2) == 2 * 8192 * 23_040
+
+
+def test_a_draft_models_pool_is_part_of_the_budget_and_holds_as_many_tokens() -> None:
+    target, draft = PROGRAM.kv, SMOLLM2
+    share = target_share(target, draft, "bf16")
+    assert share == 131_072 / (131_072 + 23_040)
+
+    pool = plan_kv(
+        target,
+        budget_bytes=2**30,
+        block_size=16,
+        dtype="bf16",
+        max_context_tokens=8192,
+        share=share,
+    )
+    own = plan_draft_kv(draft, pool, dtype="bf16", max_context_tokens=2048)
+
+    assert own.num_tokens == pool.num_tokens == 6960
+    assert 2**30 - pool.block_bytes - own.block_bytes < pool.pool_bytes + own.pool_bytes <= 2**30
+    assert own.max_context_tokens == 2048
+
+
+def test_a_draft_model_with_more_groups_has_whole_blocks_of_each() -> None:
+    pool = plan_kv(SMOLLM2, budget_bytes=2**24, block_size=16, dtype="bf16", max_context_tokens=512)
+    own = plan_draft_kv(GEMMA_270M, pool, dtype="bf16", max_context_tokens=10_000)
+
+    assert own.num_blocks == pool.num_blocks * 6
+    assert own.max_context_tokens == 512
+
+
+def test_too_small_a_budget_for_two_names_the_budget_that_both_need() -> None:
+    with pytest.raises(ConfigError, match=r"use --kv-memory 4194304 or more"):
+        plan_kv(
+            PROGRAM.kv,
+            budget_bytes=2**20,
+            block_size=16,
+            dtype="bf16",
+            max_context_tokens=512,
+            share=0.5,
+        )
+
+
+def test_a_draft_model_that_does_not_fit_is_refused_with_numbers() -> None:
+    check_draft_fits("m", weight_bytes=600, kv_bytes=400, available_bytes=1000)
+
+    text = "--speculate m needs 600 bytes for its weights and 400 for its KV pool, and 999 are free"
+    with pytest.raises(ConfigError, match=text):
+        check_draft_fits("m", weight_bytes=600, kv_bytes=400, available_bytes=999)

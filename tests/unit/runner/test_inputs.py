@@ -15,13 +15,13 @@ def test_chunks_lie_end_to_end_with_their_own_positions_and_slots() -> None:
         RequestId("decodes"), 0, tuple(range(17)), ((BlockId(5), BlockId(1)), (BlockId(6),) * 2),
         samples=True,
     )  # fmt: skip
-    build_input(StepPlan(0, (first,)), rows, 2, 16)
+    build_input(StepPlan(0, (first,)), rows, 16)
     decode = Chunk(RequestId("decodes"), 17, (70,), ((), ()), samples=True)
     prompt = Chunk(
         RequestId("begins"), 0, (80, 81, 82), ((BlockId(3),), (BlockId(2),)), samples=False
     )
 
-    found = build_input(StepPlan(1, (decode, prompt)), rows, 2, 16)
+    found = build_input(StepPlan(1, (decode, prompt)), rows, 16)
 
     assert found.token_ids.tolist() == [70, 80, 81, 82]
     assert found.positions.tolist() == [17, 0, 1, 2]

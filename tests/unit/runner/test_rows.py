@@ -1,7 +1,5 @@
 """Rows of running requests: block tables and state as arrays that a step indexes."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -22,8 +20,8 @@ def test_new_blocks_are_appended_to_each_groups_table() -> None:
     row = rows.extend(chunk("a", [7, 3], [9]))
     rows.extend(chunk("a", [5], []))
 
-    assert rows.tables(0, [row], 4).tolist() == [[7, 3, 5, NO_BLOCK]]
-    assert rows.tables(1, [row], 2).tolist() == [[9, NO_BLOCK]]
+    assert rows.tables([row], 4)[0].tolist() == [[7, 3, 5, NO_BLOCK]]
+    assert rows.tables([row], 2)[1].tolist() == [[9, NO_BLOCK]]
     assert rows.state(RequestId("a")) == "state of a"
 
 
@@ -36,7 +34,7 @@ def test_a_dropped_row_is_used_again_without_its_blocks() -> None:
     rows.add(RequestId("b"), 2)
 
     assert rows.extend(chunk("b", [])) == row
-    assert rows.tables(0, [row], 2).tolist() == [[NO_BLOCK, NO_BLOCK]]
+    assert rows.tables([row], 2)[0].tolist() == [[NO_BLOCK, NO_BLOCK]]
     assert len(rows) == 1
 
 
@@ -57,10 +55,10 @@ def test_tables_grow_in_both_directions_and_keep_what_they_hold() -> None:
     long = list(range(INITIAL_BLOCKS + 5))
     row = rows.extend(chunk("3", long, []))
 
-    assert rows.tables(0, [row], len(long) + 1).tolist() == [[3, *long]]
+    assert rows.tables([row], len(long) + 1)[0].tolist() == [[3, *long]]
     for i, name in enumerate(names):
         assert rows.state(name) == i
-        assert rows.tables(1, [rows.row(name)], 1).tolist() == [[1000 + i]]
+        assert rows.tables([rows.row(name)], 1)[1].tolist() == [[1000 + i]]
 
 
 def test_a_slot_is_the_blocks_slot_at_the_tokens_offset() -> None:
@@ -69,7 +67,7 @@ def test_a_slot_is_the_blocks_slot_at_the_tokens_offset() -> None:
     row = rows.extend(chunk("a", [4, 2]))
     positions = np.array([0, 15, 16, 31], np.int32)
 
-    slots = rows.slots(0, np.full(4, row, np.int32), positions, block_size=16)
+    slots = rows.slots(np.full(4, row, np.int32), positions, block_size=16)[0]
 
     assert slots.tolist() == [64, 79, 32, 47]
     assert slots.dtype == np.int64
@@ -89,9 +87,21 @@ def test_a_rewritten_entry_takes_the_place_of_the_one_before() -> None:
     rows.extend(chunk("a", [7, 3], [9, 8]))
     rewrites = (BlockRewrite(0, 1, BlockId(5)), BlockRewrite(1, 1, BlockId(6)))
 
-    row = rows.extend(replace(chunk("a", [4], [2]), rewrites=rewrites))
+    row = rows.extend(chunk("a", [4], [2])._replace(rewrites=rewrites))
 
-    assert rows.tables(0, [row], 3).tolist() == [[7, 5, 4]]
-    assert rows.tables(1, [row], 3).tolist() == [[9, 6, 2]]
+    assert rows.tables([row], 3)[0].tolist() == [[7, 5, 4]]
+    assert rows.tables([row], 3)[1].tolist() == [[9, 6, 2]]
     with pytest.raises(AssertionError, match="a rewrites what it does not have"):
-        rows.extend(replace(chunk("a", [], []), rewrites=(BlockRewrite(0, 3, BlockId(1)),)))
+        rows.extend(chunk("a", [], [])._replace(rewrites=(BlockRewrite(0, 3, BlockId(1)),)))
+
+
+def test_entries_that_are_cut_off_are_given_anew() -> None:
+    rows: Rows[str] = Rows(2)
+    rows.add(RequestId("a"), "state")
+    rows.extend(chunk("a", [1, 2, 3], [4, 5, 6]))
+
+    rows.cut(RequestId("a"), 1)
+    rows.cut(RequestId("a"), 2)
+    row = rows.extend(chunk("a", [7], [8]))
+
+    assert rows.tables([row], 4).tolist() == [[[1, 7, -1, -1]], [[4, 8, -1, -1]]]

@@ -7,6 +7,7 @@ from tests.fakes import FakeClock, FakeDisk, FakeRunner, continuation
 
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.speculation import Proposer
 from kokuban.core.step import StepPlan, TokenEvent
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
@@ -28,6 +29,7 @@ class Bench:
         *,
         token_budget: int = 64,
         max_prefill_tokens: int | None = None,
+        step_target_ms: float | None = None,
         max_running: int = 8,
         max_waiting: int = 20_000,
         max_skips: int = 32,
@@ -38,6 +40,7 @@ class Bench:
         num_slots: int = 0,
         disk: bool = False,
         prices: Prices | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
         self.runner = FakeRunner(16, windows)
         self.disk = FakeDisk(self.runner.host)
@@ -61,13 +64,18 @@ class Bench:
         self.config = SchedulerConfig(
             token_budget=token_budget,
             max_prefill_tokens=max_prefill_tokens,
+            step_target_ms=step_target_ms,
             max_running_requests=max_running,
             max_waiting_requests=max_waiting,
             max_context_tokens=max_context,
             max_skips=max_skips,
         )
         self.scheduler = Scheduler(
-            self.config, self.manager, max_context_tokens=100_000, prices=prices
+            self.config,
+            self.manager,
+            max_context_tokens=100_000,
+            prices=prices,
+            proposer=proposer,
         )
         self.clock = FakeClock()
         self.requests: dict[RequestId, Request] = {}

@@ -56,6 +56,7 @@ def test_while_the_first_choice_has_told_nothing_nothing_counts_as_found() -> No
 def test_the_body_parts_what_was_found_by_tier() -> None:
     cost = Usage(
         0, 0, 10, 3, 2, cache_write_tokens=5, preemptions=1, recomputed_tokens=4, queue_s=0.0015,
+        drafted_tokens=9, accepted_tokens=6,
         prefill_s=0.25, decode_s=1.5,
     )  # fmt: skip
 
@@ -66,6 +67,7 @@ def test_the_body_parts_what_was_found_by_tier() -> None:
     assert body.kokuban == Receipt(
         cached_pool_tokens=5, cached_ram_tokens=3, cached_disk_tokens=2, resumed_from="disk",
         queue_ms=1.5, prefill_ms=250.0, decode_ms=1500.0, preemptions=1, recomputed_tokens=4,
+        accepted_prediction_tokens=6, rejected_prediction_tokens=3,
     )  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""What `kokuban bench` does: measures the machine, the kernels, the engine, and any server."""

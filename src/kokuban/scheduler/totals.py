@@ -1,0 +1,47 @@
+"""What the scheduler counts."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums since the scheduler was made."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    """Prompts of the requests that were begun, cached tokens included and forked ones not, each
+    prompt once."""
+
+    cached_tokens: int = 0
+    """Those of them that the prefix cache had."""
+
+    forked_tokens: int = 0
+    """Prompt tokens that requests took over from a sibling, beside those above."""
+
+    output_tokens: int = 0
+    drafts: int = 0
+    """Chunks that held draft tokens."""
+
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    """Draft tokens that were right, and were said."""
+
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    failed_requests: int = 0
+    """Requests that ended with `FinishReason.ERROR`."""
+
+    def count_drafts(self, num_drafts: int, num_accepted: int) -> None:
+        """Count the drafts of one chunk."""
+        self.drafts += 1
+        self.drafted_tokens += num_drafts
+        self.accepted_tokens += num_accepted
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """A snapshot, taken between two steps."""
+
+    running: int
+    waiting: int
+    totals: Totals
