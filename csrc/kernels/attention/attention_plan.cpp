@@ -14,6 +14,9 @@ constexpr int32_t kMinSplits = 2;
 // Items for each thread: with fewer, the last one is waited for; with more, each is claimed for little.
 constexpr int64_t kItemsPerThread = 4;
 
+// Reads of a split's K and V that sharing has to save: states that are left for a merge cost about as much.
+constexpr int32_t kLeastSaved = 4;
+
 int64_t first_seen(int64_t position, int64_t window) {
     return window > 0 ? std::max<int64_t>(0, position + 1 - window) : 0;
 }
@@ -98,7 +101,8 @@ void AttentionPlan::add_shared(const SharedSplits& shared) {
             if (taken + more > most) break;
             taken += more;
         }
-        if (end - begin < 2) continue;  // It stays with the splits that the chunk has alone.
+        // If not worth it, they stay with the splits that each chunk has alone.
+        if ((end - begin - 1) * (shared.end_split - shared.first_split) < kLeastSaved) continue;
         for (int32_t i = begin; i < end; ++i) {
             add_alone(shared.chunks[i], shared.first_split);
             done_[static_cast<size_t>(shared.chunks[i])] = shared.end_split;
