@@ -3,6 +3,8 @@
 Run:    python benchmarks/attention.py [--threads 2] [--kv-dtype bf16] [--json out.json]
 Reads:  decode: GB/s of K and V, beside those of a plain sum over the same memory, which is a floor
         for what the machine can read. prefill: GFLOP/s, 4 D for each visible pair of row and key.
+        shared: how many times faster decoding is when requests have a prefix in the same blocks
+        than with copies of their own, in alternation.
 """
 
 import argparse
@@ -53,9 +55,12 @@ def median_s(call: Callable[[], object]) -> float:
 
 
 def step(
-    shape: Shape, args: argparse.Namespace, contexts: list[int], tokens: int
+    shape: Shape, args: argparse.Namespace, contexts: list[int], tokens: int, shared: int = 0
 ) -> Callable[[], None]:
-    """A call of attention: each request has `tokens` new rows at the end of its context."""
+    """A call of attention: each request has `tokens` new rows at the end of its context.
+
+    The blocks of the first `shared` tokens are those of the first request.
+    """
     layout = KvLayout(
         block_size=args.block_size,
         num_kv_heads=shape.num_kv_heads,
@@ -75,6 +80,7 @@ def step(
     ids = iter(rng.permutation(sum(blocks)))
     for request, count in enumerate(blocks):
         tables[request, :count] = [next(ids) for _ in range(count)]
+    tables[1:, : shared // args.block_size] = tables[0, : shared // args.block_size]
     batch = AttentionBatch(
         np.arange(len(contexts) + 1, dtype=np.int32) * tokens, np.array(contexts, np.int32), tables
     )
@@ -111,6 +117,22 @@ def prefill_gflop_s(shape: Shape, args: argparse.Namespace, context: int, tokens
     return work / median_s(step(shape, args, [context], tokens)) / 1e9
 
 
+def shared_speedup(shape: Shape, args: argparse.Namespace, requests: int, prefix: int) -> float:
+    """Decoding with copies of a prefix against decoding with shared blocks, 64 own tokens each."""
+    contexts = [prefix + 64] * requests
+    private, shared = (step(shape, args, contexts, 1, tokens) for tokens in (0, prefix))
+    ratios = []
+    for call in (private, shared):
+        call()
+    for _ in range(ROUNDS):
+        marks = [time.perf_counter()]
+        for call in (private, shared):
+            call()
+            marks.append(time.perf_counter())
+        ratios.append((marks[1] - marks[0]) / (marks[2] - marks[1]))
+    return statistics.median(ratios)
+
+
 def read_gb_s() -> float:
     """What one thread of NumPy reads from memory in a sum."""
     memory = np.ones(64 << 20, np.float32)
@@ -139,6 +161,10 @@ def main() -> None:
             figures[f"{shape.name} {name}"] = value
             unit = "GB/s" if name.startswith("decode") else "GFLOP/s"
             print(f"{shape.name:14} {name:20} {value:8.1f} {unit}")
+        for requests in (2, 8, 32):
+            name = f"shared {requests} x 2048"
+            figures[f"{shape.name} {name}"] = shared_speedup(shape, args, requests, 2048)
+            print(f"{shape.name:14} {name:20} {figures[f'{shape.name} {name}']:8.2f} times")
     if args.json:
         args.json.write_text(json.dumps(figures))
 
