@@ -54,7 +54,38 @@ def parse_address(url: str) -> Address:
         raise ConfigError(f"--base-url {url} is no address such as http://127.0.0.1:8000")
     tls = parts.scheme == "https"
     path = parts.path.rstrip("/")
-    return Address(parts.hostname, port or (443 if tls else 80), tls, path or "/v1")
+    address = Address(parts.hostname, port or (443 if tls else 80), tls, path or "/v1")
+    _check_ascii(url, address)
+    return address
+
+
+def _check_ascii(url: str, address: Address) -> None:
+    """Raises `ConfigError` for what the head of a request cannot hold."""
+    text = address.authority + address.path
+    if _misfit(text) is not None or " " in text:
+        raise ConfigError(
+            f"--base-url {url!a} is not all ASCII without spaces; write the path with %-escapes "
+            f"and the host as xn--"
+        )
+    try:
+        address.host.encode("idna")  # As the resolver does.
+    except UnicodeError as error:
+        raise ConfigError(f"--base-url {url} has no valid host: {error}") from error
+
+
+def check_api_key(key: str) -> None:
+    """Raises `ConfigError` for a key that no header can hold. The key itself is not told."""
+    index = _misfit(key)
+    if index is not None:
+        raise ConfigError(
+            f"--api-key has U+{ord(key[index]):04X} as character {index + 1} of {len(key)}, and a "
+            f"header holds printable ASCII only; give the key without it"
+        )
+
+
+def _misfit(text: str) -> int | None:
+    """Where the first character is that is not printable ASCII."""
+    return next((index for index, char in enumerate(text) if not " " <= char <= "~"), None)
 
 
 class Connection(asyncio.Protocol):
@@ -197,8 +228,9 @@ async def first_model(base_url: str, api_key: str) -> str:
     """The first model that a server lists.
 
     Raises:
-        ConfigError: it lists none, or does not answer.
+        ConfigError: it lists none, or does not answer; or the key cannot be sent.
     """
+    check_api_key(api_key)
     connections = Connections(
         parse_address(base_url), {"authorization": f"Bearer {api_key}"} if api_key else {}
     )

@@ -15,6 +15,9 @@ from kokuban.simulate.trace import Trace
 FIRST_TOKEN_ID, NUM_TOKEN_IDS = 1000, 20_000
 """Ids that are ordinary text in every vocabulary of today."""
 
+MAX_TOKENS = 2**20
+"""Of a prompt, or of an answer: more than any model of today takes."""
+
 _MASK = 2**64 - 1
 
 _VOCABULARY = (
@@ -64,13 +67,16 @@ def parse_lengths(option: str, text: str) -> Lengths:
     """`128` or `128:1024`.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is neither, or more than `MAX_TOKENS`.
     """
     parts = text.split(":")
-    if len(parts) in (1, 2) and all(part.isdecimal() and int(part) > 0 for part in parts):
-        found = Lengths(int(parts[0]), int(parts[-1]))
-        if found.least <= found.most:
-            return found
+    if len(parts) in (1, 2) and all(part.isdecimal() for part in parts):
+        # Python reads no number of thousands of digits; it need not be read to be too large.
+        numbers = [int(part) if len(part) < 100 else MAX_TOKENS + 1 for part in parts]
+        if max(numbers) > MAX_TOKENS:
+            raise ConfigError(f"{option} {text} is above {MAX_TOKENS:,} tokens; give fewer")
+        if 0 < numbers[0] <= numbers[-1]:
+            return Lengths(numbers[0], numbers[-1])
     raise ConfigError(f"{option} {text} is no number of tokens, like 128, or range, like 128:1024")
 
 
@@ -201,4 +207,6 @@ def _row(line: str, place: str) -> tuple[Prompt, int | None]:
     max_tokens = row.get("max_tokens")
     if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
         raise ConfigError(f"{place}: max_tokens={max_tokens!r} is no number above 0")
+    if max_tokens is not None and max_tokens > MAX_TOKENS:
+        raise ConfigError(f"{place}: max_tokens={max_tokens} is above {MAX_TOKENS:,}")
     return prompt, max_tokens

@@ -1,5 +1,6 @@
 """OpenAI's chat and completions API as a client of streams sees it: bodies out, events in."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -82,6 +83,38 @@ def check_job(endpoint: Endpoint, job: Job) -> None:
         raise ConfigError("the prompts are messages, which --endpoint completions does not take")
     if isinstance(first, int) and endpoint != "completions":
         raise ConfigError("the prompts are token ids, which only --endpoint completions takes")
+
+
+def check_encodable(option: str, value: object) -> None:
+    """Raises `ConfigError` for what no body can hold: half a character, or too large a number."""
+    try:
+        msgspec.json.encode(value)
+    except (UnicodeEncodeError, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"{option} {value!a} cannot be sent ({error}); give valid UTF-8 and numbers of at most "
+            f"64 bits"
+        ) from error
+
+
+def parse_extra(text: str) -> dict[str, Any]:
+    """Fields for each body, from `--body`.
+
+    Raises:
+        ConfigError: it is no JSON object, or cannot be sent.
+    """
+    try:
+        extra = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--body {text} is no JSON: {error}") from error
+    if not isinstance(extra, dict):
+        raise ConfigError(f"--body {text} is no JSON object")
+    check_encodable("--body", extra)
+    return extra
+
+
+def _refuse(constant: str) -> None:
+    """NaN and Infinity, which Python reads, would be sent as null."""
+    raise ValueError(f"{constant} is no number")
 
 
 def encode_body(endpoint: Endpoint, model: str, job: Job, extra: Mapping[str, Any]) -> bytes:

@@ -32,9 +32,6 @@ Batch = Annotated[str, typer.Option(help="Numbers of requests that start togethe
 PromptTokens = Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")]
 OutputTokens = Annotated[int, typer.Option(min=2, help="Tokens of each answer.")]
 RoundCount = Annotated[int, typer.Option(min=1, help="Rounds that are timed, after one.")]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write the figures to this file too.")
-]
 
 
 @bench.command()
@@ -49,7 +46,7 @@ def latency(
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
     speculate: options.Speculate = "",
-    json_file: JsonFile = None,
+    json_file: options.JsonFile = None,
 ) -> None:
     """Time the first token and those after it, for one request or a few."""
     works = _works(batch, prompt_tokens, output_tokens)
@@ -84,7 +81,7 @@ def throughput(
     quantize: options.Quantize = "none",
     speculate: options.Speculate = "",
     step_target_ms: options.StepTargetMs = None,
-    json_file: JsonFile = None,
+    json_file: options.JsonFile = None,
 ) -> None:
     """Count tokens a second of more and more requests at once."""
     works = _works(batch, prompt_tokens, output_tokens)

@@ -2,7 +2,6 @@
 what bounds it."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,9 +24,6 @@ Quick = Annotated[
     bool, typer.Option("--quick", help="Small and few: whether all are right, times mean little.")
 ]
 RoundCount = Annotated[int, typer.Option(min=0, help="Rounds that are timed. 0: as many as usual.")]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write the figures to this file too.")
-]
 
 
 def kernels(
@@ -35,7 +31,7 @@ def kernels(
     quick: Quick = False,
     rounds: RoundCount = 0,
     threads: options.Threads = 0,
-    json_file: JsonFile = None,
+    json_file: options.JsonFile = None,
 ) -> None:
     """Check each kernel against a reference, then time it beside what bounds it."""
     from kokuban.bench.facts import facts, write_json

@@ -33,9 +33,7 @@ def kv_quant(
     kv_dtypes: Annotated[str, typer.Option(help="KV dtypes beside bf16.")] = ",".join(KV_DTYPES),
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures to this file too.")
-    ] = None,
+    json_file: options.JsonFile = None,
 ) -> None:
     """Measure perplexity, greedy agreement, bytes a token and step time of each KV dtype."""
     runtime = options.EngineOptions(model=model, threads=threads, quantize=quantize).runtime()

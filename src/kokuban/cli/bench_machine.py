@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,12 +16,8 @@ if TYPE_CHECKING:
     from kokuban.bench.probes import Peaks
     from kokuban.plan.machine import MachineConstants
 
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write the figures to this file too.")
-]
 
-
-def machine(threads: options.Threads = 0, json_file: JsonFile = None) -> None:
+def machine(threads: options.Threads = 0, json_file: options.JsonFile = None) -> None:
     """Measure this machine: its limits, and what kernels reach, for the cost model."""
     from kokuban.bench.machine import measure_machine
     from kokuban.plan.machine import save_constants

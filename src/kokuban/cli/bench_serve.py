@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import math
 import random
 from collections.abc import Mapping
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kokuban.cli.bench_limits import check_options
+from kokuban.cli.options import check_json
 from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ Arrival = Annotated[str, typer.Option(help="poisson, constant or burst.")]
 Rate = Annotated[float, typer.Option(help="Requests a second on average; inf: all at once.")]
 BurstSize = Annotated[int, typer.Option(min=1, help="Requests of a burst.")]
 Requests = Annotated[int, typer.Option(min=0, help="Requests in all; 0: until --duration.")]
-Duration = Annotated[float, typer.Option(min=0, help="Seconds in which requests arrive; 0: any.")]
+Duration = Annotated[float, typer.Option(help="Seconds in which requests arrive; 0: any.")]
 PromptTokens = Annotated[str, typer.Option(help="Tokens of a prompt, or a range like 128:1024.")]
 OutputTokens = Annotated[str, typer.Option(help="Tokens of an answer, or a range like 16:256.")]
 TokenIds = Annotated[
@@ -47,13 +48,16 @@ Temperature = Annotated[float, typer.Option(help="0 always takes the most likely
 Body = Annotated[str, typer.Option(help="A JSON object of more fields for each request.")]
 MaxConcurrency = Annotated[int, typer.Option(min=0, help="Requests at once; 0: any number.")]
 Warmup = Annotated[int, typer.Option(min=0, help="Requests before, which do not count.")]
-Timeout = Annotated[float, typer.Option(min=0.001, help="Seconds for one answer.")]
+Timeout = Annotated[float, typer.Option(help="Seconds for one answer.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same arrivals, lengths and prompts.")]
 SloTtft = Annotated[float | None, typer.Option(help="Goodput: most milliseconds of TTFT.")]
 SloTpot = Annotated[float | None, typer.Option(help="Goodput: most milliseconds of TPOT.")]
 SloE2e = Annotated[float | None, typer.Option(help="Goodput: most milliseconds in all.")]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write all figures and requests to this file too.")
+    Path | None,
+    typer.Option(
+        "--json", callback=check_json, help="Write all figures and requests to this file too."
+    ),
 ]
 
 
@@ -90,6 +94,7 @@ def serve(
     from kokuban.bench.report import Slo
 
     given = dict(context.params)  # All of the above, by name.
+    check_options(given)
     jobs, warmups = _jobs(given)
     target = _target(given)
     run = asyncio.run(_measure(target, jobs, warmups, max_concurrency))
@@ -116,8 +121,6 @@ def _jobs(given: Mapping[str, Any]) -> tuple[list["Job"], list["Job"]]:
         if given["prompts"] is not None or given["duration"]:
             raise ConfigError("--trace has prompts and times of its own: leave out --prompts and "
                               "--duration; --requests cuts it")  # fmt: skip
-        if not given["speed"] > 0:
-            raise ConfigError(f"--speed {given['speed']:g} is not above 0")
         jobs = trace_jobs(
             given["trace"], limit=given["requests"], speed=given["speed"], token_ids=token_ids
         )
@@ -141,8 +144,6 @@ def _times(given: Mapping[str, Any], draw: random.Random) -> list[float]:
     from kokuban.bench.arrivals import arrival_times, check_process, schedule
 
     rate = given["rate"]
-    if not rate > 0:
-        raise ConfigError(f"--rate {rate:g} is not above 0")
     times = arrival_times(
         check_process(given["arrival"]), rate, burst_size=given["burst_size"], draw=draw
     )
@@ -157,21 +158,18 @@ def _times(given: Mapping[str, Any], draw: random.Random) -> list[float]:
 def _target(given: Mapping[str, Any]) -> "Target":
     from kokuban.bench.connection import parse_address
     from kokuban.bench.load import Target
-    from kokuban.bench.protocol import check_endpoint
+    from kokuban.bench.protocol import check_encodable, check_endpoint, parse_extra
 
-    try:
-        extra = json.loads(given["body"])
-    except ValueError as error:
-        raise ConfigError(f"--body {given['body']} is no JSON: {error}") from error
-    if not isinstance(extra, dict):
-        raise ConfigError(f"--body {given['body']} is no JSON object")
+    extra = parse_extra(given["body"])
     address = parse_address(given["base_url"])
     fields = {"temperature": given["temperature"]}
     if given["ignore_eos"]:
         fields["ignore_eos"] = True
+    model = given["model"] or _first_model(given["base_url"], given["api_key"])
+    check_encodable("--model", model)
     return Target(
         address=address,
-        model=given["model"] or _first_model(given["base_url"], given["api_key"]),
+        model=model,
         endpoint=check_endpoint(given["endpoint"]),
         api_key=given["api_key"],
         extra=fields | extra,

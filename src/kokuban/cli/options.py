@@ -1,6 +1,7 @@
 """Options that several commands have, and how they become the engine's configuration."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,41 @@ from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from kokuban.engine.build import Engine
+
+
+def check_json(path: Path | None) -> Path | None:
+    """Whether `--json` can be written, asked before anything is measured; nothing is created.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if path is None:
+        return None
+    way_out = "name a file in a directory that can be written"
+    real = Path(os.path.realpath(path))  # What a link points to may not exist yet.
+    try:
+        exists = _exists(real)
+    except OSError as error:
+        raise ConfigError(
+            f"--json {path} cannot be written: {error.strerror}; {way_out}"
+        ) from error
+    if real.is_dir():
+        raise ConfigError(f"--json {path} is a directory; name a file in it")
+    if not exists and not real.parent.is_dir():
+        raise ConfigError(f"--json {path} cannot be written: there is no {real.parent}; {way_out}")
+    if not os.access(real if exists else real.parent, os.W_OK):
+        raise ConfigError(f"--json {path} cannot be written: no permission; {way_out}")
+    return path
+
+
+def _exists(path: Path) -> bool:
+    """Unlike `Path.exists`, fails for a name that cannot be."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
 
 DEFAULT_MODEL = "smollm2"
 DEFAULTS = SchedulerConfig()
@@ -87,6 +123,10 @@ NoPrefixCache = Annotated[
     typer.Option(
         "--no-prefix-cache", help="Compute every prompt from its start; keep no KV for later."
     ),
+]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", callback=check_json, help="Write the figures to this file too."),
 ]
 MaxTokens = Annotated[int, typer.Option(help="Most new tokens of an answer.")]
 Temperature = Annotated[float, typer.Option(help="0 always takes the most likely token.")]

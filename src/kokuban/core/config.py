@@ -137,8 +137,21 @@ class RuntimeConfig:
         for name in ("kv_ram_bytes", "kv_disk_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)} is negative; 0 switches it off")
-        if not 0 <= self.threads <= MAX_THREADS:
-            raise ConfigError(f"threads={self.threads} is not between 0 and {MAX_THREADS}")
+        check_threads(self.threads)
+
+
+def check_threads(threads: int) -> int:
+    """The number of threads that the operator chose, 0 for none.
+
+    Raises:
+        ConfigError: no machine has so many.
+    """
+    if not 0 <= threads <= MAX_THREADS:
+        raise ConfigError(
+            f"threads={threads} is not between 0 and {MAX_THREADS}; 0 takes the CPUs of this "
+            f"process"
+        )
+    return threads
 
 
 def kv_head_bytes(dtype: KvDtype, head_dim: int) -> int:

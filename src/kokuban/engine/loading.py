@@ -44,6 +44,31 @@ class Compute(NamedTuple):
     isa: str
 
 
+class _Switching:
+    """The interpreter's switch interval: short while anything loads, afterwards as it was."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_loading = 0
+        self._usual_s = 0.0
+
+    def shorten(self) -> None:
+        with self._lock:
+            if self._num_loading == 0:
+                self._usual_s = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._usual_s, SWITCH_S))
+            self._num_loading += 1
+
+    def restore(self) -> None:
+        with self._lock:
+            self._num_loading -= 1
+            if self._num_loading == 0:
+                sys.setswitchinterval(self._usual_s)
+
+
+_switching = _Switching()
+
+
 class Loading:
     """A model whose weights are being packed. Made by `begin_loading`; leave it with `close`.
 
@@ -71,7 +96,6 @@ class Loading:
         self._weights: Future[LoadedWeights] = Future()
         self._given_up = False
         self._thread: threading.Thread | None = None
-        self._switch_s = 0.0
 
     def start(self, runtime: RuntimeConfig, on_load: Progress | None) -> None:
         """Begin to pack."""
@@ -97,8 +121,7 @@ class Loading:
             else:
                 self._weights.set_result(weights)
 
-        self._switch_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._switch_s, SWITCH_S))
+        _switching.shorten()
         self._thread = threading.Thread(target=pack, name="kokuban-load")
         self._thread.start()
 
@@ -110,6 +133,9 @@ class Loading:
         """
         try:
             return self._weights.result()
+        except BaseException:  # the packing thread's error, or an interrupt of who waits
+            self._given_up = True
+            raise
         finally:
             self._end()
 
@@ -133,7 +159,7 @@ class Loading:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
-            sys.setswitchinterval(self._switch_s)
+            _switching.restore()
 
 
 def begin_loading(

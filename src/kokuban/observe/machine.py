@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from kokuban.core.config import check_threads
+
 _ROOT = Path("/")
 
 _UNLIMITED = 2**60
@@ -23,8 +25,11 @@ def num_threads(requested: int, *, omp_num_threads: int | None = None, root: Pat
     Args:
         requested: 0 when the operator chose none.
         omp_num_threads: that variable of the environment, None when it is not set.
+
+    Raises:
+        ConfigError: the operator's number is one that no machine has.
     """
-    return requested or omp_num_threads or allowed_cpus(root=root)
+    return check_threads(requested) or omp_num_threads or allowed_cpus(root=root)
 
 
 def allowed_cpus(*, root: Path = _ROOT, affinity: int | None = None) -> int:

@@ -28,6 +28,11 @@ _SLOWER, _FASTER = 0.5, 0.2
 _MOST = 2.0
 """The factor that one step may change an estimate by: a stall of the machine says nothing."""
 
+_PROBE_EVERY = 16
+"""Steps with prompts after which one goes to the decoders alone. Otherwise what these take is not
+measured while a long prompt comes in: as their contexts grow, or the machine slows down, the prompt
+is blamed, and its chunks shrink to nothing."""
+
 _PROMPTS = 0.25
 """What prompts may take at least, of what the decoders take. Not a number of tokens: a block far
 into a long prompt can take longer than all decoders."""
@@ -93,6 +98,8 @@ class StepTarget:
         self._is_measured = False
         self._base_s = 0.0
         self._base_decoders = 0
+        # Of steps with prompts since the decoders were timed alone: number, seconds, prices.
+        self._num_unprobed, self._unprobed_s, self._unprobed_price = 0, 0.0, 0.0
         self._begun: tuple[float, int, PrefillTime] | None = None
 
     @classmethod
@@ -116,6 +123,8 @@ class StepTarget:
         """A step with so many decoders is being planned."""
         base_s = self.base_s(num_decoders)
         left_s = max(self._target_s - base_s, _PROMPTS * base_s) if num_decoders else math.inf
+        if num_decoders and self._num_unprobed >= _PROBE_EVERY:
+            left_s = 0.0
         time = PrefillTime(left_s, self.prefill_s)
         self._begun = now_s, num_decoders, time
         return time
@@ -129,14 +138,27 @@ class StepTarget:
             return  # A clock that stands still tells nothing.
         if time.spent_s == 0.0:
             self._learn_base(step_s, num_decoders)
+            self._share_again(num_decoders)
         else:
+            if num_decoders:
+                self._num_unprobed += 1
+                self._unprobed_s += step_s
+                self._unprobed_price += time.spent_s / self._scale
             prompts_s = max(step_s - self.base_s(num_decoders), _LEAST_SHARE * step_s)
             self._learn_scale(prompts_s / time.spent_s)
 
     def _learn_base(self, step_s: float, num_decoders: int) -> None:
         known_s = self.base_s(num_decoders)
-        self._base_s = _towards(known_s, step_s) if known_s else step_s
+        self._base_s = _towards(known_s, step_s, faster=_SLOWER) if known_s else step_s
         self._base_decoders = num_decoders
+
+    def _share_again(self, num_decoders: int) -> None:
+        """Now that the decoders have been timed: what the prompts before took, beside them."""
+        if self._num_unprobed >= _PROBE_EVERY:  # Fewer may have been a stall.
+            prompts_s = self._unprobed_s - self._num_unprobed * self.base_s(num_decoders)
+            least_s = _LEAST_SHARE * self._unprobed_s
+            self._scale = max(prompts_s, least_s) / self._unprobed_price
+        self._num_unprobed, self._unprobed_s, self._unprobed_price = 0, 0.0, 0.0
 
     def _learn_scale(self, factor: float) -> None:
         """Args:
@@ -146,9 +168,11 @@ class StepTarget:
         self._is_measured = True
 
 
-def _towards(known: float, measured: float, *, free: bool = False) -> float:
+def _towards(
+    known: float, measured: float, *, faster: float = _FASTER, free: bool = False
+) -> float:
     """A running estimate after one more measurement; the first of all replaces what was guessed."""
     if free:
         return measured
     measured = min(max(measured, known / _MOST), known * _MOST)
-    return known + (_SLOWER if measured > known else _FASTER) * (measured - known)
+    return known + (_SLOWER if measured > known else faster) * (measured - known)

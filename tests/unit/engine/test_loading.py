@@ -77,3 +77,41 @@ def test_who_leaves_early_waits_for_one_matrix_and_no_more(
 
     assert packed == [0]
     assert sys.getswitchinterval() == usual
+
+
+def test_an_interrupt_while_waiting_gives_up_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, packed = threading.Event(), []
+
+    def pack(progress: Any) -> str:
+        for matrix in range(1000):
+            begun.set()
+            packed.append(matrix)
+            progress(matrix, 1000)
+            may_go_on.wait(5)
+        return "weights"
+
+    may_go_on = threading.Event()
+    found = begin(monkeypatch, pack)
+    assert begun.wait(5)
+
+    def interrupted() -> str:
+        may_go_on.set()
+        raise KeyboardInterrupt
+
+    pending: Any = SimpleNamespace(result=interrupted, set_exception=lambda error: None)
+    found._weights = pending
+    with pytest.raises(KeyboardInterrupt):
+        found.weights()
+
+    assert len(packed) < 1000
+
+
+def test_two_models_that_load_at_once_leave_the_switch_interval_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = sys.getswitchinterval()
+    first, second = (begin(monkeypatch, lambda progress: "weights") for _ in range(2))
+    first.weights()
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    second.weights()
+    assert sys.getswitchinterval() == usual

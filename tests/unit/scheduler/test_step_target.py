@@ -13,6 +13,8 @@ DECODER_S, TOKEN_S = 0.002, 0.0001
 class TrueBench(Bench):
     """Steps take what a machine takes that nobody has described: 2 ms a decoder, 0.1 ms a token."""
 
+    decoder_s = DECODER_S
+
     def timed(self) -> tuple[dict[str, int], float]:
         """One step; its chunks and its seconds."""
         self.events += self.scheduler.expire(self.clock())
@@ -20,7 +22,7 @@ class TrueBench(Bench):
         assert plan is not None
         result = self.runner.run(plan)
         seconds = sum(
-            DECODER_S if len(chunk.token_ids) == 1 else TOKEN_S * len(chunk.token_ids)
+            self.decoder_s if len(chunk.token_ids) == 1 else TOKEN_S * len(chunk.token_ids)
             for chunk in plan.chunks
         )
         self.clock.advance(seconds)
@@ -42,12 +44,25 @@ def test_a_long_prompt_among_decoders_keeps_steps_near_the_target() -> None:
     bench = crowd(step_target_ms=40)
     bench.add(make_request("long", 6000))
 
-    steps = [bench.timed() for _ in range(26)]
+    steps = [bench.timed() for _ in range(27)]
 
-    # 24 ms are left beside the decoders: 240 tokens.
-    assert [chunks["long"] for chunks, _ in steps] == [240] * 25 + [1]
+    # 24 ms are left beside the decoders: 240 tokens. Each 17th step times the decoders alone.
+    assert [chunks.get("long") for chunks, _ in steps] == [240] * 16 + [None] + [240] * 9 + [1]
     assert max(seconds for _, seconds in steps) == pytest.approx(0.040)
     bench.assert_text_as_alone("long", 2)
+
+
+def test_decoders_that_slow_down_do_not_shrink_the_chunks_of_a_prompt_to_nothing() -> None:
+    """The decoders take 16 ms, then 40: that is more than the target, so prompts get a quarter."""
+    bench = crowd(step_target_ms=36)
+    bench.add(make_request("long", 20_000))
+    assert bench.timed()[0]["long"] == 200
+    bench.decoder_s = 0.005
+
+    steps = [bench.timed()[0] for _ in range(16 + 6 * 17 + 16)]
+
+    # Once the decoders have been timed often enough: 40 ms / 4 at 0.1 ms a token.
+    assert [chunks["long"] for chunks in steps[-16:-1]] == [pytest.approx(100, rel=0.1)] * 15
 
 
 def test_without_a_target_the_prompt_takes_the_token_budget() -> None:
