@@ -267,10 +267,12 @@ class Tiered:
                 return
 
     def _record(self, executor: NativeExecutor) -> None:
-        sample = executor._sample
+        sample, vocab_size = executor._sample, executor._vocab_size
 
         def recorded(rows: Any, logits: Any, outputs: Any) -> None:
             for row, values in zip(rows, logits, strict=True):
+                # Columns beyond the vocabulary hold nothing: see `runner.logits_memory`.
+                values = values[:vocab_size]
                 digest = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
                 self._digests.setdefault(row.chunk.request_id, []).append(digest)
             sample(rows, logits, outputs)
