@@ -16,6 +16,7 @@ from kokuban.observe.machine import available_memory_bytes, cpu_name
 from kokuban.plan.cost import CostModel
 from kokuban.plan.machine import load_constants
 from kokuban.plan.memory import KvBudget, check_draft_fits, plan_draft_kv, target_share
+from kokuban.program.fuse import take_rows_early
 from kokuban.program.program import KvSpec, Program
 from kokuban.runner.drafter import DraftModel
 from kokuban.runner.load import LoadedWeights, load_weights
@@ -67,7 +68,7 @@ def open_draft(
     source = open_source(resolve(runtime.speculate, progress=on_pull))
     tokenizer = load_text(source.tokenizer_source()).tokenizer
     check_same_vocabulary(target, tokenizer, target_name, runtime.speculate)
-    program = build_program(source.config)
+    program = take_rows_early(build_program(source.config))
     valid_vocab = min(tokenizer.vocab_size, target.vocab_size, program.vocab_size)
     return DraftFiles(runtime.speculate, source, program, valid_vocab)
 

@@ -13,26 +13,22 @@ from typing import Any
 import numpy as np
 
 from kokuban.core.config import KvDtype, Quantize, RuntimeConfig
-from kokuban.core.env import max_isa, omp_num_threads
+from kokuban.core.env import max_isa
 from kokuban.core.errors import ConfigError, StepFailed
 from kokuban.core.request import NO_BLOCK, BlockId, Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import Admission, Chunk, ChunkOutput, SampledToken, StepPlan
 from kokuban.engine.kv_memory import make_layout
-from kokuban.kernels.native import make_threads
+from kokuban.engine.loading import begin_loading
 from kokuban.kvcache.blocks import num_blocks_for
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.storage import KvStorage
-from kokuban.models.registry import build_program
-from kokuban.observe.machine import available_memory_bytes, num_threads
-from kokuban.program.fuse import take_rows_early
+from kokuban.observe.machine import available_memory_bytes
 from kokuban.program.program import Program
-from kokuban.runner.load import LoadedWeights, Progress, load_weights
+from kokuban.runner.load import LoadedWeights, Progress
 from kokuban.runner.native import NativeExecutor
 from kokuban.text.load import load_text
 from kokuban.text.tokenizer import Tokenizer
-from kokuban.weights.pull import resolve
-from kokuban.weights.source import open_source
 from kokuban.weights.wheels import Progress as PullProgress
 
 BLOCK_SIZE = 16
@@ -67,14 +63,12 @@ def load_model(
     Raises:
         ConfigError, ModelError: it cannot be found, read or run.
     """
-    source = open_source(resolve(name, progress=on_pull))
-    program = take_rows_early(build_program(source.config))
-    tokenizer = load_text(source.tokenizer_source()).tokenizer
-    pool = make_threads(num_threads(threads, omp_num_threads=omp_num_threads()))
-    weights = load_weights(
-        source, program, source.config, pool=pool, quantize=quantize, progress=on_load
-    )
-    return Model(program, weights, tokenizer, pool, source.config.max_positions)
+    runtime = RuntimeConfig(threads=threads, quantize=quantize)
+    with begin_loading(name, runtime=runtime, on_load=on_load, on_pull=on_pull) as loading:
+        tokenizer = load_text(loading.source.tokenizer_source()).tokenizer
+        weights = loading.weights()
+    max_positions = loading.source.config.max_positions
+    return Model(loading.program, weights, tokenizer, loading.compute.pool, max_positions)
 
 
 def _storage(layout: KvLayout, num_blocks: int, what: str) -> KvStorage:
