@@ -15,18 +15,16 @@ is held (VmRSS) when ready, the part of it that is no file (RssAnon), and the mo
 import argparse
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
+from peers.servers import ServerKind, running
+
 TIMEOUT_S = 600
-POLL_S = 0.002
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -42,21 +40,6 @@ class Start(NamedTuple):
     hwm_after_mib: float
 
 
-class Way(NamedTuple):
-    """One server to be started."""
-
-    name: str
-    command: list[str]
-    ready_path: str
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def memory(pid: int) -> dict[str, float]:
     """MiB of the process, by the kernel's names."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -69,56 +52,35 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def wait_ready(process: "subprocess.Popen[bytes]", url: str) -> None:
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
-                if response.status == 200:
-                    return
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(POLL_S)
-        if process.poll() is not None:
-            sys.exit(f"{process.args} ended with {process.returncode}")
-
-
-def start(way: Way, model: str) -> Start:
+def start(kind: ServerKind) -> Start:
     """Start a server, ask it once, stop it."""
-    port = free_port()
-    command = [part.format(port=port) for part in way.command]
     begun = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        base = f"http://127.0.0.1:{port}"
-        wait_ready(process, base + way.ready_path)
-        ready_s = time.perf_counter() - begun
-        cpu_s, at_ready = cpu(process.pid), memory(process.pid)
+    with running(kind) as server:
+        cpu_s, at_ready = cpu(server.pid), memory(server.pid)
         body = json.dumps({"model": "m", "prompt": "The sky is", "max_tokens": 1}).encode()
         request = urllib.request.Request(
-            base + "/v1/completions", body, {"content-type": "application/json"}
+            server.url + "/v1/completions", body, {"content-type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
             response.read()
         answer_s = time.perf_counter() - begun
         return Start(
-            ready_s, answer_s, cpu_s, at_ready["VmHWM"], at_ready["VmRSS"], at_ready["RssAnon"],
-            memory(process.pid)["VmHWM"],
+            server.ready_s, answer_s, cpu_s, at_ready["VmHWM"], at_ready["VmRSS"],
+            at_ready["RssAnon"], memory(server.pid)["VmHWM"],
         )  # fmt: skip
-    finally:
-        process.terminate()
-        process.wait()
 
 
-def ways(given: argparse.Namespace) -> list[Way]:
-    ours = [sys.executable, "-m", "kokuban", "serve", given.model, "--port", "{port}",
-            "--served-model-name", "m"]  # fmt: skip
+def kinds(given: argparse.Namespace) -> list[ServerKind]:
+    ours = (sys.executable, "-m", "kokuban", "serve", given.model, "--served-model-name", "m")
     # Byte code is written at the first start, as an installation does it.
-    usual = ["env", "-u", "PYTHONDONTWRITEBYTECODE"]
-    found = [Way("kokuban", [*usual, *ours], "/ready")]
+    usual = ("env", "-u", "PYTHONDONTWRITEBYTECODE")
+    found = [ServerKind(name="kokuban", command=(*usual, *ours), ready_path="/ready")]
     if given.other:
-        found.append(Way("other", [*usual, f"PYTHONPATH={given.other}", *ours], "/ready"))
+        command = (*usual, f"PYTHONPATH={given.other}", *ours)
+        found.append(ServerKind(name="other", command=command, ready_path="/ready"))
     if given.peer:
-        peer = [given.peer, "-m", given.model, "--port", "{port}", "-t", "2", "-fa", "1"]
-        found.append(Way("llama-server", peer, "/health"))
+        peer = (given.peer, "-m", given.model, "-t", "2", "-fa", "1")
+        found.append(ServerKind(name="llama-server", command=peer, ready_path="/health"))
     return found
 
 
@@ -129,13 +91,13 @@ def main() -> None:
     parser.add_argument("--peer", help="llama.cpp's llama-server")
     parser.add_argument("--other", help="the src folder of another checkout of Kokuban")
     given = parser.parse_args()
-    all_ways = ways(given)
-    starts: dict[str, list[Start]] = {way.name: [] for way in all_ways}
+    all_kinds = kinds(given)
+    starts: dict[str, list[Start]] = {kind.name: [] for kind in all_kinds}
     for round_number in range(given.rounds + 1):
-        for way in all_ways:
-            found = start(way, given.model)
+        for kind in all_kinds:
+            found = start(kind)
             if round_number:
-                starts[way.name].append(found)
+                starts[kind.name].append(found)
     print(f"{'':14}" + "".join(f"{name:>14}" for name in Start._fields))
     for name, rows in starts.items():
         medians = [statistics.median(column) for column in zip(*rows, strict=True)]

@@ -32,7 +32,7 @@ from engines import HERE, OURS, Engine, EngineFailed, Peers, Watch, Worker, engi
 from rows import DEFAULT_ROWS, Line, Row, RowFound, is_ours, parse_rows
 from worker import Case
 
-from kokuban.observe.machine import cpu_name
+from kokuban.observe.machine import cpu_flags, cpu_name
 
 FLAGS = ("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
 WARM_UP = Case(batch=2, prompt=64, new=4, seed=0)
@@ -107,7 +107,7 @@ class Comparison:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on."""
-    flags = set(Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
+    flags = set(cpu_flags())
     return {
         "CPU": cpu_name(),
         "CPUs": os.cpu_count(),

@@ -264,15 +264,13 @@ AttentionBatch NativeProgram::batch_of(const Operation& op, const Tile& tile) co
 }
 
 const AttentionPlan& NativeProgram::plan_for(const Operation& op, const AttentionBatch& batch) {
-    for (auto& entry : plans_) {
-        if (entry.group != op.group || entry.window != op.window || entry.heads != op.heads) continue;
-        if (!entry.valid) entry.plan.build(batch, layout_, op.heads, op.window, pool_.threads());
-        entry.valid = true;
-        return entry.plan;
-    }
-    plans_.push_back({op.group, op.window, op.heads, true, {}});
-    plans_.back().plan.build(batch, layout_, op.heads, op.window, pool_.threads());
-    return plans_.back().plan;
+    auto entry = std::find_if(plans_.begin(), plans_.end(), [&](const auto& known) {
+        return known.group == op.group && known.window == op.window && known.heads == op.heads;
+    });
+    if (entry == plans_.end()) entry = plans_.insert(entry, {op.group, op.window, op.heads, false, {}});
+    if (!entry->valid) entry->plan.build(batch, layout_, op.heads, op.window, pool_.threads());
+    entry->valid = true;
+    return entry->plan;
 }
 
 void NativeProgram::attention(const Operation& op, const Tile& tile) {

@@ -102,8 +102,8 @@ struct PackedGroup {
 };
 
 // How far ahead of its use W is asked for. Hardware prefetches stop at each page: alone they cost a
-// fifth (Q4_1) to a third (Q6_K) of the bandwidth of one row (benchmarks/linear.py, Zen 3; 1 KiB is
-// too little, 4 KiB gives no more).
+// fifth (Q4_1) to a third (Q6_K) of the bandwidth of one row (Zen 3, timed as `kokuban bench kernels`
+// does; 1 KiB is too little, 4 KiB gives no more).
 constexpr int kPrefetchBytes = 2048;
 
 template <WeightType kType>

@@ -1,6 +1,6 @@
 // Memory for packed weights, on huge pages where the system gives them: a step reads all weights
 // once, and with small pages each 4 KiB of them costs a walk of the page tables (a fifth of the
-// bandwidth of one row; benchmarks/linear.py).
+// bandwidth of one row; `kokuban bench kernels`).
 //
 // Small matrices share chunks of 32 MiB, in the order in which they are made; a chunk goes back when
 // the last of them is gone. Untouched memory is not resident. Safe to use from several threads.
