@@ -5,6 +5,7 @@ counts only if all before it in its request were right, so the j-th one (from 1)
 tokens.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from heapq import heapify, heapreplace
 
@@ -71,7 +72,8 @@ def choose_lengths(
         heapreplace(heap, (chance * chances[i] if lengths[i] < most[i] else 1.0, i))
         if heap[0][0] > 0:
             break
-    return [order[:best].count(i) for i in range(len(most))]
+    counts = Counter(order[:best])
+    return [counts[i] for i in range(len(most))]
 
 
 def _round_s(round_s: Callable[[int], float], num_requests: int) -> float:
