@@ -71,6 +71,10 @@ class SamplingParams:
 
     skip_special_tokens: bool = True
 
+    grammar: str | None = None
+    """What the output must match, as llguidance reads it: a Lark grammar, or the JSON of a list of
+    grammars. None: anything."""
+
     def __post_init__(self) -> None:
         problems = list(self._problems())
         if problems:

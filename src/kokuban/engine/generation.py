@@ -18,6 +18,7 @@ from kokuban.core.sampling_params import SEED_BITS, SamplingParams
 from kokuban.core.step import SampledToken, TokenEvent, Usage
 from kokuban.engine.client import EngineClient
 from kokuban.sampling.state import check_vocabulary
+from kokuban.text.parts import Part
 from kokuban.text.stream import TextStream
 from kokuban.text.tokenizer import Tokenizer
 
@@ -44,6 +45,8 @@ class TextDelta:
     """Of this choice so far; with the first token, and when `finish` is present."""
 
     error: str | None = None
+    parts: tuple[Part, ...] = ()
+    """What the text says, where somebody reads it: words, thoughts, tool calls."""
 
     @property
     def tells_something(self) -> bool:

@@ -16,9 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from kokuban.core.errors import KokubanError, Overloaded, RequestError, ShuttingDown
 from kokuban.engine.generation import TextDelta
-from kokuban.server.errors import failure
+from kokuban.server.errors import Failure, failure
 from kokuban.server.life import Connection, Drain, Interruption
-from kokuban.server.openai_responses import DONE, event_of
 from kokuban.server.record import Record
 from kokuban.server.serving import Serving
 
@@ -45,7 +44,11 @@ class Form(Protocol):
         ...
 
     def closing(self) -> bytes:
-        """The events after the last delta, without the end mark."""
+        """The events after the last delta, with the mark that ends the stream."""
+        ...
+
+    def failed(self, failure: Failure) -> bytes:
+        """The last events of a stream that fails after it has begun."""
         ...
 
 
@@ -116,8 +119,7 @@ class EventStream(Answer):
     """The answer as server-sent events, one for each event of the engine.
 
     The headers wait a moment for the first delta, so that whatever goes wrong at once has an HTTP
-    status; after that an error is an event `data: {"error": ...}`. `data: [DONE]` ends every
-    stream, also one that failed.
+    status; after that an error is an event in the form's own shape.
 
     Args:
         commit_after_s: how long the headers wait.
@@ -159,7 +161,7 @@ class EventStream(Answer):
         finally:
             keeper.cancel()
         connection.close()
-        await self._send(self._form.closing() + DONE, send, last=True)
+        await self._send(self._form.closing(), send, last=True)
 
     async def _send(self, data: bytes, send: Send, *, last: bool = False) -> None:
         async with self._sending:
@@ -191,7 +193,7 @@ class EventStream(Answer):
             raise error
         if not isinstance(error, KokubanError):
             _log.error("request %s failed", self._record.request_id, exc_info=error)
-        await self._send(event_of(failure(error).encode()) + DONE, send, last=True)
+        await self._send(self._form.failed(failure(error)), send, last=True)
 
 
 def respond(

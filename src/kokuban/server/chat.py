@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import SampledToken
-from kokuban.engine.generation import TextDelta, generate
+from kokuban.engine.generation import TextDelta
 from kokuban.server.answer import respond
 from kokuban.server.body import parse_body, read_json
 from kokuban.server.form import LOWEST_LOGPROB, FormBase, finish_word
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.openai_responses import (
+    DONE,
     ChatChoice,
     ChatChunk,
     ChatCompletion,
@@ -25,17 +25,11 @@ from kokuban.server.openai_responses import (
     encode,
     event,
 )
-from kokuban.server.pins import chat_pins
 from kokuban.server.record import Record
 from kokuban.server.routes import Router
-from kokuban.server.serving import (
-    Serving,
-    check_stream_options,
-    sampling_params,
-    serving_of,
-)
-from kokuban.server.sessions import session_of
-from kokuban.server.tool_pause import pausing
+from kokuban.server.serving import Serving, check_stream_options, serving_of
+from kokuban.server.turn import begin_turn
+from kokuban.text.parts import TextPart
 from kokuban.text.tokenizer import Tokenizer
 
 router = Router()
@@ -47,51 +41,10 @@ async def chat_completions(request: Request) -> Response:
     serving = serving_of(request)
     raw = await read_json(request, serving.settings)
     body = await parse_body(ChatRequest, raw)
-    serving.check_model(body.model)
     check_stream_options(body)
-    params = _params(serving, body)
-    session = session_of(request, body.prompt_cache_key)
-    record = serving.new_record(request, "chat", params)
-    if body.tool_choice == "none":
-        body.tools = None
-    prompt = await serving.encode_chat(body, len(raw))
-    pins = await chat_pins(serving, body, prompt, len(raw))
-    serving.begin(record, [prompt], body.cache_salt)
-    deltas = generate(
-        serving.model.client,
-        serving.model.tokenizer,
-        prompt,
-        params,
-        request_id=record.request_id,
-        end_token_ids=serving.model.end_token_ids,
-        continues=bool(body.continue_final_message),
-        priority=body.priority or 0,
-        tenant=request.state.tenant,
-        cache_scope=body.cache_salt or "",
-        session=session,
-        pins=pins,
-    )
-    if session and body.tools:
-        deltas = pausing(
-            deltas,
-            serving.model.client,
-            n=params.n,
-            tenant=request.state.tenant,
-            session=session,
-            offered={tool.function.name for tool in body.tools},
-        )
-    form = ChatForm(serving, body, record)
-    return respond(serving, deltas, form, record, stream=bool(body.stream))
-
-
-def _params(serving: Serving, body: ChatRequest) -> SamplingParams:
-    limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
-    return sampling_params(
-        body,
-        serving.info.vocab_size,
-        max_tokens=min(limits, default=None),
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-    )
+    turn = await begin_turn(serving, request, body, len(raw), api="chat")
+    form = ChatForm(serving, body, turn.record)
+    return respond(serving, turn.deltas, form, turn.record, stream=bool(body.stream))
 
 
 class ChatForm(FormBase):
@@ -118,7 +71,7 @@ class ChatForm(FormBase):
 
     def _choice(self, index: int, deltas: Sequence[TextDelta]) -> ChatChoice:
         tokens = [token for delta in deltas for token in delta.tokens]
-        message = ChatMessage("".join(delta.text for delta in deltas))
+        message = ChatMessage(words(deltas))
         last = deltas[-1]
         return ChatChoice(
             index, message, self._logprobs(tokens), finish_word(last.finish), last.stop_reason
@@ -130,9 +83,10 @@ class ChatForm(FormBase):
 
     def events(self, delta: TextDelta) -> bytes:
         data = b""
-        if delta.text or (delta.tokens and (self._num_top is not None or self.usage_always)):
+        text = words([delta])
+        if text or (delta.tokens and (self._num_top is not None or self.usage_always)):
             logprobs = self._logprobs(delta.tokens)
-            data += self._chunk([ChunkChoice(delta.choice, Delta(content=delta.text), logprobs)])
+            data += self._chunk([ChunkChoice(delta.choice, Delta(content=text), logprobs)])
         if delta.finish is not None:
             finish = ChunkChoice(
                 delta.choice,
@@ -144,7 +98,7 @@ class ChatForm(FormBase):
         return data
 
     def closing(self) -> bytes:
-        return self._chunk([], is_last=True) if self.usage_at_end else b""
+        return (self._chunk([], is_last=True) if self.usage_at_end else b"") + DONE
 
     def _chunk(self, choices: list[ChunkChoice], *, is_last: bool = False) -> bytes:
         chunk = ChatChunk(
@@ -161,6 +115,13 @@ class ChatForm(FormBase):
         if self._num_top is None:
             return None
         return ChatLogprobs([logprob_item(self.tokenizer, t, self._num_top) for t in tokens])
+
+
+def words(deltas: Sequence[TextDelta]) -> str:
+    """What a choice says to the user."""
+    return "".join(
+        part.text for delta in deltas for part in delta.parts if isinstance(part, TextPart)
+    )
 
 
 def logprob_item(tokenizer: Tokenizer, token: SampledToken, num_top: int) -> LogprobItem:

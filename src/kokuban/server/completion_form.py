@@ -11,6 +11,7 @@ from kokuban.engine.generation import TextDelta
 from kokuban.server.form import LOWEST_LOGPROB, FormBase, finish_word
 from kokuban.server.openai_models import CompletionRequest
 from kokuban.server.openai_responses import (
+    DONE,
     Completion,
     CompletionChoice,
     CompletionLogprobs,
@@ -118,7 +119,7 @@ class CompletionForm(FormBase):
         return event(self._completion([piece], is_last=False))
 
     def closing(self) -> bytes:
-        return event(self._completion([], is_last=True)) if self.usage_at_end else b""
+        return (event(self._completion([], is_last=True)) if self.usage_at_end else b"") + DONE
 
     def _completion(self, choices: list[CompletionChoice], *, is_last: bool) -> Completion:
         return Completion(

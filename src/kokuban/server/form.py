@@ -5,8 +5,9 @@ import time
 from msgspec import UNSET, UnsetType
 
 from kokuban.core.request import FinishReason
+from kokuban.server.errors import Failure
 from kokuban.server.openai_models import StreamOptions
-from kokuban.server.openai_responses import Finish, UsageBody
+from kokuban.server.openai_responses import DONE, Finish, UsageBody, event_of
 from kokuban.server.record import Record
 from kokuban.server.serving import Serving
 
@@ -41,6 +42,10 @@ class FormBase:
         if is_last or self.usage_always:
             return self.record.usage_body()
         return None if self.usage_at_end else UNSET
+
+    def failed(self, failure: Failure) -> bytes:
+        """The error as OpenAI's streams show it, and their end."""
+        return event_of(failure.encode()) + DONE
 
 
 def finish_word(finish: FinishReason | None) -> Finish:

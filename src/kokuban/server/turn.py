@@ -1,0 +1,102 @@
+"""One turn of a conversation, whichever API asked for it.
+
+    turn = await begin_turn(serving, request, body, num_bytes, api="chat")
+    return respond(serving, turn.deltas, SomeForm(...), turn.record, stream=...)
+
+Every chat-like API (chat completions, responses, messages) turns its body into a `ChatRequest`,
+the form that templates know, and shows the deltas in a shape of its own.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from starlette.requests import Request
+
+from kokuban.core.sampling_params import SamplingParams
+from kokuban.engine.generation import TextDelta, generate
+from kokuban.server.openai_models import ChatRequest
+from kokuban.server.pins import chat_pins
+from kokuban.server.record import Record
+from kokuban.server.serving import Serving, sampling_params
+from kokuban.server.sessions import session_of
+from kokuban.server.tool_pause import pausing
+from kokuban.text.parts import TextPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A turn that is ready to run; nothing runs before its deltas are asked for."""
+
+    deltas: AsyncGenerator[TextDelta]
+    """With `parts`."""
+
+    record: Record
+    params: SamplingParams
+
+
+async def begin_turn(
+    serving: Serving, request: Request, body: ChatRequest, num_bytes: int, *, api: str
+) -> Turn:
+    """Check a conversation and make it ready to run.
+
+    Args:
+        request: whose headers name the session and the tenant.
+        body: the conversation and how it goes on.
+        num_bytes: length of the body as it was sent.
+        api: the name of the API in log and metrics.
+
+    Raises:
+        RequestError: the model cannot answer this; names the field.
+        UnknownModel: another model is asked for.
+    """
+    serving.check_model(body.model)
+    params = _params(serving, body)
+    session = session_of(request, body.prompt_cache_key)
+    record = serving.new_record(request, api, params)
+    if body.tool_choice == "none":
+        body.tools = None
+    prompt = await serving.encode_chat(body, num_bytes)
+    pins = await chat_pins(serving, body, prompt, num_bytes)
+    serving.begin(record, [prompt], body.cache_salt)
+    deltas = generate(
+        serving.model.client,
+        serving.model.tokenizer,
+        prompt,
+        params,
+        request_id=record.request_id,
+        end_token_ids=serving.model.end_token_ids,
+        continues=bool(body.continue_final_message),
+        priority=body.priority or 0,
+        tenant=request.state.tenant,
+        cache_scope=body.cache_salt or "",
+        session=session,
+        pins=pins,
+    )
+    if session and body.tools:
+        deltas = pausing(
+            deltas,
+            serving.model.client,
+            n=params.n,
+            tenant=request.state.tenant,
+            session=session,
+            offered={tool.function.name for tool in body.tools},
+        )
+    return Turn(deltas=_parted(deltas), record=record, params=params)
+
+
+def _params(serving: Serving, body: ChatRequest) -> SamplingParams:
+    limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
+    return sampling_params(
+        body,
+        serving.info.vocab_size,
+        max_tokens=min(limits, default=None),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
+
+
+async def _parted(deltas: AsyncGenerator[TextDelta]) -> AsyncGenerator[TextDelta]:
+    """The same deltas with their parts."""
+    async with aclosing(deltas):
+        async for delta in deltas:
+            yield replace(delta, parts=(TextPart(delta.text),)) if delta.text else delta
