@@ -4,6 +4,9 @@ Two queues cross the border: what is asked (submit, cancel) goes in, events come
 step every event loop that waits for something is woken once, however many requests it has. KV
 events stay in their log, which may be read from any thread; whoever waits for them is woken once a
 step too.
+
+A reader that does not take its events does not make them pile up: its requests are suspended when
+too many of them lie in the box, and woken when most have been taken.
 """
 
 import asyncio
@@ -22,6 +25,7 @@ from kokuban.core.step import TokenEvent
 from kokuban.engine.client import EngineInfo, EngineStats
 from kokuban.engine.core import EngineCore
 from kokuban.engine.kv_memory import Doorbell
+from kokuban.engine.mailbox import Mailbox, News, put
 from kokuban.kvcache.events import Cursor, Replay
 from kokuban.scheduler.sessions import SessionKey
 
@@ -31,9 +35,6 @@ DEADLINE_S = 0.1
 """How late a deadline may be noticed while nothing can run."""
 
 Result = TypeVar("Result")
-
-News = TokenEvent | KokubanError | None
-"""An event; why the group was refused; None: the group was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,14 @@ class Call:
     done: Future[Any]
 
 
-@dataclass(slots=True, eq=False)
-class Mailbox:
-    """Where the events of one group of requests arrive, on the loop of whoever submitted them."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Wake:
+    """In the inbox: the box has been read, so that its requests go on."""
 
-    loop: asyncio.AbstractEventLoop
-    unfinished: set[RequestId]
-    news: deque[News] = field(default_factory=deque)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    box: Mailbox
+
+
+Letter = Submission | Call | Wake | RequestId
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,8 +79,8 @@ class EngineThread:
     ) -> None:
         self._core = core
         self._info = info
-        self._inbox: deque[Submission | Call | RequestId] = deque()
-        """Submissions, calls, and ids to cancel."""
+        self._inbox: deque[Letter] = deque()
+        """Submissions, calls, boxes to go on with, and ids to cancel."""
 
         self._wake = threading.Condition()
         self._stopping = False
@@ -176,7 +177,8 @@ class EngineThread:
     async def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
         """See `EngineClient.submit`."""
         self._check_running()
-        box = Mailbox(asyncio.get_running_loop(), {request.id for request in requests})
+        ids = tuple(request.id for request in requests)
+        box = Mailbox(asyncio.get_running_loop(), ids, set(ids))
         self._put_in(Submission(requests, box))
         try:
             while box.unfinished or box.news:
@@ -184,7 +186,9 @@ class EngineThread:
                     box.arrived.clear()
                     await box.arrived.wait()
                     continue
-                news = box.news.popleft()
+                news = box.take()
+                if box.wants_more:
+                    self._put_in(Wake(box))
                 if isinstance(news, KokubanError):
                     box.unfinished.clear()
                     raise news
@@ -193,6 +197,8 @@ class EngineThread:
                         box.unfinished.discard(news.request_id)
                     yield news
         finally:
+            if box.is_suspended_unread:
+                self._put_in(Wake(box))
             for request_id in box.unfinished:
                 self.cancel(request_id)
 
@@ -209,7 +215,7 @@ class EngineThread:
         if not self.alive():
             raise StepFailed("the engine has stopped after an internal error; see the server's log")
 
-    def _put_in(self, what: Submission | Call | RequestId) -> None:
+    def _put_in(self, what: Letter) -> None:
         with self._wake:
             ended = self._ended
             if not ended:
@@ -257,7 +263,7 @@ class EngineThread:
                 self._rung = False
         return not self._stopping
 
-    def _take(self, core: EngineCore, what: Submission | Call | RequestId) -> None:
+    def _take(self, core: EngineCore, what: Letter) -> None:
         if isinstance(what, Call):
             if what.done.set_running_or_notify_cancel():
                 try:
@@ -265,6 +271,10 @@ class EngineThread:
                 except Exception as error:
                     logger.exception("a call to the engine failed")
                     what.done.set_exception(error)
+            return
+        if isinstance(what, Wake):
+            what.box.suspended = False
+            core.wake(what.box.ids)
             return
         if not isinstance(what, Submission):
             core.cancel(what)
@@ -279,7 +289,7 @@ class EngineThread:
             self._mailboxes[request.id] = what.box
         self._post([(what.box, None)])
 
-    def _refuse(self, what: Submission | Call | RequestId) -> None:
+    def _refuse(self, what: Letter) -> None:
         error = StepFailed("the engine has stopped; see the server's log")
         if isinstance(what, Submission):
             self._post([(what.box, error)])
@@ -296,6 +306,12 @@ class EngineThread:
                 continue
             if event.finish is not None:
                 del self._mailboxes[event.request_id]
+            box.posted += 1
+            if box.is_full and not box.suspended:
+                # Before the events are sent: whoever reads the last of them must see it.
+                box.suspended = True
+                box.num_suspensions += 1
+                self._core.suspend(each for each in box.ids if each in self._mailboxes)
             letters.append((box, event))
         self._post(letters)
 
@@ -306,7 +322,7 @@ class EngineThread:
             by_loop.setdefault(letter[0].loop, []).append(letter)
         for loop, batch in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_put, batch)
+                loop.call_soon_threadsafe(put, batch)
             except RuntimeError:  # the loop is closed: nobody waits there any more
                 logger.debug("dropped %d events of a closed event loop", len(batch))
 
@@ -338,13 +354,6 @@ class EngineThread:
         while self._inbox:
             self._refuse(self._inbox.popleft())
         self._tell_watchers()
-
-
-def _put(letters: Sequence[tuple[Mailbox, News]]) -> None:
-    """On the event loop: put letters into their boxes."""
-    for box, news in letters:
-        box.news.append(news)
-        box.arrived.set()
 
 
 def _wake_all(watchers: Sequence[Watcher]) -> None:

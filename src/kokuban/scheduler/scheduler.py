@@ -92,6 +92,7 @@ class Scheduler:
             self._prefixes,
             self._target,
         )
+        self.suspended = self._planner.suspended
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
         self._num_added = 0

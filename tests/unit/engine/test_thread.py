@@ -14,6 +14,7 @@ from kokuban.core.request import FinishReason, Request
 from kokuban.core.step import StepPlan, StepResult, TokenEvent
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
+from kokuban.engine.mailbox import MAX_UNREAD
 from kokuban.engine.thread import EngineThread
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
@@ -205,3 +206,64 @@ async def test_a_reset_of_an_engine_that_has_stopped_says_so() -> None:
             await client.reset_prefix_cache()
     with pytest.raises(ShuttingDown):
         await client.reset_prefix_cache()
+
+
+async def test_a_reader_that_is_behind_suspends_its_request_and_nobody_elses() -> None:
+    slow, other = make_request("slow", 20, max_tokens=100), make_request("other", 3, max_tokens=90)
+    with engine() as (client, _):
+        reading = client.submit([slow])
+        events = [await anext(reading)]
+        async with asyncio.timeout(10):
+            while client.stats().waiting == 0:
+                await asyncio.sleep(0)
+
+        told = client.stats()
+        assert (told.running, told.free_blocks) == (0, 8)
+        assert MAX_UNREAD < told.output_tokens <= MAX_UNREAD + 3  # What was read before counts for nothing.
+        others = await events_of(client, other)  # Meanwhile.
+        assert tokens_of(others, "other") == continuation(other.prompt_token_ids, 90)
+        assert client.stats().output_tokens - told.output_tokens == 90
+
+        events += [event async for event in reading]
+
+    assert tokens_of(events, "slow") == continuation(slow.prompt_token_ids, 100)
+    assert [event.finish for event in events if event.finish] == [FinishReason.LENGTH]
+    usage = events[-1].usage
+    assert usage is not None
+    assert usage.preemptions == 1
+
+
+async def test_a_reader_that_leaves_while_it_is_behind_leaves_nothing_behind() -> None:
+    choices = [make_request(f"slow-{i}", 20, max_tokens=100) for i in range(2)]
+    with engine() as (client, _):
+        async with aclosing(client.submit(choices)) as reading:
+            await anext(reading)
+            async with asyncio.timeout(10):
+                while client.stats().waiting < 2:
+                    await asyncio.sleep(0)
+        await settled(client)
+
+        assert client.stats().free_blocks == 8
+        assert client._core._scheduler.suspended == set()
+        again = await events_of(client, *choices)
+        assert tokens_of(again, "slow-1") == continuation(choices[1].prompt_token_ids, 100)
+
+
+async def test_many_readers_that_read_in_fits_get_every_token() -> None:
+    requests = [make_request(f"r{i}", 3 + i, max_tokens=100) for i in range(6)]
+
+    async def read_in_fits(client: EngineThread, request: Request) -> list[TokenEvent]:
+        events = []
+        async for event in client.submit([request]):
+            events.append(event)
+            if len(events) % 30 == 0:
+                await asyncio.sleep(0.02)
+        return events
+
+    with engine() as (client, _):
+        found = await asyncio.gather(*(read_in_fits(client, each) for each in requests))
+        await settled(client)
+        assert client._core._scheduler.suspended == set()
+
+    for request, events in zip(requests, found, strict=True):
+        assert tokens_of(events, request.id) == continuation(request.prompt_token_ids, 100)
