@@ -1,7 +1,6 @@
 """POST /v1/embeddings around a fake engine: bodies, limits, and what the engine is asked."""
 
 import base64
-import json
 import struct
 from typing import Any
 
@@ -287,4 +286,3 @@ async def test_many_inputs_come_back_in_their_order() -> None:
     response = await embed(served(engine=FakeEngine(max_waiting=4096)), given)
 
     assert vectors(response) == [numbers(row) for row in given]
-    assert len(json.dumps(response.json()["usage"])) > 0
