@@ -179,7 +179,9 @@ def test_a_reset_leaves_nothing_in_any_tier(tmp_path: Path, tiers: tuple[str, ..
         reset = httpx.post(f"{child.url}/reset_prefix_cache", headers=headers)
         assert reset.status_code == 200
 
-        assert [child.complete(prompt, key="admin").cached for prompt in PROMPTS] == [0] * len(PROMPTS)
+        assert [child.complete(prompt, key="admin").cached for prompt in PROMPTS] == [0] * len(
+            PROMPTS
+        )
         child.stop()
 
 

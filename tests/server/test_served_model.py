@@ -209,7 +209,9 @@ def test_an_answer_is_explained_by_its_id(client: OpenAI, url: str) -> None:
         return found["prompt"], found["usage"]
 
     def ids(text: str) -> list[int]:
-        return httpx.post(f"{url}/tokenize", headers=HEADERS, json={"prompt": text}).json()["tokens"]
+        return httpx.post(f"{url}/tokenize", headers=HEADERS, json={"prompt": text}).json()[
+            "tokens"
+        ]
 
     rome, oslo = "the weather in Rome is fine today", "the weather in Oslo is cold today"
     common = next(i for i, (a, b) in enumerate(zip(ids(rome), ids(oslo), strict=False)) if a != b)

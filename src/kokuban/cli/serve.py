@@ -28,6 +28,9 @@ MaxWaitingRequests = Annotated[
 ServedModelName = Annotated[
     str | None, typer.Option(help="The API's name of the model. Default: MODEL as given.")
 ]
+PoolingName = Annotated[
+    str, typer.Option(help="Default of /v1/embeddings: last (token's hidden state) or mean.")
+]
 
 
 @with_options(HttpOptions)
@@ -55,6 +58,7 @@ def serve(
     speculate: options.Speculate = "",
     no_prefix_cache: options.NoPrefixCache = False,
     served_model_name: ServedModelName = None,
+    pooling: PoolingName = "last",
     **http_options: object,
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
