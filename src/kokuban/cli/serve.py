@@ -40,6 +40,16 @@ AllowedHost = Annotated[
 CorsOrigin = Annotated[
     list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
 ]
+ToolParser = Annotated[
+    str,
+    typer.Option(
+        help="Form in which the model writes calls of tools: auto, none, hermes, smollm2, llama3, "
+        "mistral, gemma or generic."
+    ),
+]
+ReasoningParser = Annotated[
+    str, typer.Option(help="Whether thoughts in <think> are told apart: auto, none or think.")
+]
 MaxBodySize = Annotated[str, typer.Option(help="Largest request body.")]
 Drain = Annotated[float, typer.Option(help="Seconds that running requests get after SIGTERM.")]
 
@@ -72,6 +82,8 @@ def serve(
     no_auth: NoAuth = False,
     allowed_host: AllowedHost = None,
     cors_origin: CorsOrigin = None,
+    tool_parser: ToolParser = "auto",
+    reasoning_parser: ReasoningParser = "auto",
     max_body_size: MaxBodySize = "32MiB",
     drain: Drain = 30.0,
 ) -> None:
@@ -97,6 +109,8 @@ def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         no_auth=given["no_auth"],
         allowed_hosts=tuple(given["allowed_host"] or ()),
         cors_origins=tuple(given["cors_origin"] or ()),
+        tool_parser=given["tool_parser"],
+        reasoning_parser=given["reasoning_parser"],
         max_body_bytes=parse_bytes(given["max_body_size"]),
         drain_s=given["drain"],
         max_waiting_requests=given["max_waiting_requests"],
