@@ -51,6 +51,9 @@ ReasoningParser = Annotated[
     str, typer.Option(help="Whether thoughts in <think> are told apart: auto, none or think.")
 ]
 MaxBodySize = Annotated[str, typer.Option(help="Largest request body.")]
+PoolingName = Annotated[
+    str, typer.Option(help="Default of /v1/embeddings: last (token's hidden state) or mean.")
+]
 Drain = Annotated[float, typer.Option(help="Seconds that running requests get after SIGTERM.")]
 
 
@@ -85,6 +88,7 @@ def serve(
     tool_parser: ToolParser = "auto",
     reasoning_parser: ReasoningParser = "auto",
     max_body_size: MaxBodySize = "32MiB",
+    pooling: PoolingName = "last",
     drain: Drain = 30.0,
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
@@ -100,6 +104,7 @@ def serve(
 def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
     """Raises `ConfigError` for what cannot work."""
     from kokuban.core.config import parse_bytes
+    from kokuban.core.pooling import parse_pooling
     from kokuban.server.settings import ServerSettings
 
     return ServerSettings(
@@ -113,6 +118,7 @@ def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         reasoning_parser=given["reasoning_parser"],
         max_body_bytes=parse_bytes(given["max_body_size"]),
         drain_s=given["drain"],
+        pooling=parse_pooling(given["pooling"]),
         max_waiting_requests=given["max_waiting_requests"],
     )
 
