@@ -93,12 +93,14 @@ def serve(
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
     given = dict(context.params)  # All of the above, by name.
-    settings = _server_settings(given)
-    engine_options = EngineOptions(
-        served_name=served_model_name,
+    raise typer.Exit(_run(_server_settings(given), _engine_options(given)))
+
+
+def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
+    return EngineOptions(
+        served_name=given["served_model_name"],
         **{name: given[name] for name in EngineOptions.__slots__ if name in given},
     )
-    raise typer.Exit(_run(settings, engine_options))
 
 
 def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
