@@ -94,6 +94,9 @@ class EngineThread:
     def stats(self) -> EngineStats:
         return self._stats
 
+    def ready(self) -> bool:
+        return self.alive() and not self._stopping
+
     def alive(self) -> bool:
         return self._failure is None and self._thread.is_alive()
 
