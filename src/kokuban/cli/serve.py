@@ -77,6 +77,7 @@ def serve(
     public_prefix: options.PublicPrefix = None,
     eviction: options.EvictionPolicy = DEFAULTS.eviction,
     threads: options.Threads = 0,
+    engine: options.EngineKind = "thread",
     quantize: options.Quantize = "none",
     speculate: options.Speculate = "",
     no_prefix_cache: options.NoPrefixCache = False,
