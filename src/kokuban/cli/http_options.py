@@ -73,6 +73,8 @@ _SAME = (
     "ssl_keyfile",
     "no_auth",
     "api_key_file",
+    "tool_parser",
+    "reasoning_parser",
     "max_connections",
     "requests_per_minute",
     "tokens_per_minute",
