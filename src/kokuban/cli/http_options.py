@@ -73,6 +73,8 @@ _SAME = (
     "ssl_keyfile",
     "no_auth",
     "api_key_file",
+    "tool_parser",
+    "reasoning_parser",
     "max_connections",
     "requests_per_minute",
     "tokens_per_minute",
@@ -88,6 +90,7 @@ def server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         ConfigError: they cannot work.
     """
     from kokuban.core.config import parse_bytes
+    from kokuban.core.pooling import parse_pooling
     from kokuban.server.settings import ServerSettings
 
     return ServerSettings(
@@ -100,6 +103,7 @@ def server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         header_timeout_s=given["header_timeout"],
         slow_client_s=given["slow_client_timeout"],
         drain_s=given["drain"],
+        pooling=parse_pooling(given["pooling"]),
         max_waiting_requests=given["max_waiting_requests"],
         **{name: given[name] for name in _SAME},
     )

@@ -1,6 +1,7 @@
 """`kokuban serve`: the HTTP server."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +29,19 @@ MaxWaitingRequests = Annotated[
 ServedModelName = Annotated[
     str | None, typer.Option(help="The API's name of the model. Default: MODEL as given.")
 ]
+ToolParser = Annotated[
+    str,
+    typer.Option(
+        help="Form in which the model writes calls of tools: auto, none, hermes, smollm2, llama3, "
+        "mistral, gemma or generic."
+    ),
+]
+ReasoningParser = Annotated[
+    str, typer.Option(help="Whether thoughts in <think> are told apart: auto, none or think.")
+]
+PoolingName = Annotated[
+    str, typer.Option(help="Default of /v1/embeddings: last (token's hidden state) or mean.")
+]
 
 
 @with_options(HttpOptions)
@@ -51,20 +65,26 @@ def serve(
     public_prefix: options.PublicPrefix = None,
     eviction: options.EvictionPolicy = DEFAULTS.eviction,
     threads: options.Threads = 0,
+    engine: options.EngineKind = "thread",
     quantize: options.Quantize = "none",
     speculate: options.Speculate = "",
     no_prefix_cache: options.NoPrefixCache = False,
     served_model_name: ServedModelName = None,
+    tool_parser: ToolParser = "auto",
+    reasoning_parser: ReasoningParser = "auto",
+    pooling: PoolingName = "last",
     **http_options: object,
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
     given = dict(context.params)  # All of the above, by name.
-    settings = server_settings(given)
-    engine_options = EngineOptions(
-        served_name=served_model_name,
+    raise typer.Exit(_run(server_settings(given), _engine_options(given)))
+
+
+def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
+    return EngineOptions(
+        served_name=given["served_model_name"],
         **{name: given[name] for name in EngineOptions.__slots__ if name in given},
     )
-    raise typer.Exit(_run(settings, engine_options))
 
 
 def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:

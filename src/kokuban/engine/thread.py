@@ -4,28 +4,25 @@ Two queues cross the border: what is asked (submit, cancel) goes in, events come
 step every event loop that waits for something is woken once, however many requests it has. KV
 events stay in their log, which may be read from any thread; whoever waits for them is woken once a
 step too.
-
-A reader that does not take its events does not make them pile up: its requests are suspended when
-too many of them lie in the box, and woken when most have been taken.
 """
 
 import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kokuban.core.errors import KokubanError, RequestError, ShuttingDown, StepFailed
-from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.request import Request, RequestId
 from kokuban.core.session import SessionStatus
 from kokuban.core.step import TokenEvent
 from kokuban.engine.client import EngineInfo, EngineStats
 from kokuban.engine.core import EngineCore
 from kokuban.engine.kv_memory import Doorbell
-from kokuban.engine.mailbox import Mailbox, News, put
+from kokuban.engine.mailbox import Box, Mailbox, Sorter, events_of, open_mailbox
 from kokuban.kvcache.events import Cursor, Replay
 from kokuban.scheduler.sessions import SessionKey
 
@@ -42,7 +39,7 @@ class Submission:
     """In the inbox: requests to queue, and where their events go."""
 
     requests: Sequence[Request]
-    box: "Mailbox"
+    box: Box
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,14 +50,16 @@ class Call:
     done: Future[Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Wake:
-    """In the inbox: the box has been read, so that its requests go on."""
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """In the inbox: requests that are to wait, or to go on."""
 
-    box: Mailbox
+    request_ids: Collection[RequestId]
+    begins: bool
 
 
-Letter = Submission | Call | Wake | RequestId
+Letter = Submission | Call | Suspension | RequestId
+"""The last are requests to cancel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,14 +79,12 @@ class EngineThread:
         self._core = core
         self._info = info
         self._inbox: deque[Letter] = deque()
-        """Submissions, calls, boxes to go on with, and ids to cancel."""
-
         self._wake = threading.Condition()
         self._stopping = False
         self._rung = False
         self._ended = False
         self._failure: BaseException | None = None
-        self._mailboxes: dict[RequestId, Mailbox] = {}
+        self._boxes = Sorter()
         self._watchers: tuple[Watcher, ...] = ()
         """Replaced under `_wake`, never changed, so that the engine thread reads it without."""
 
@@ -106,6 +103,9 @@ class EngineThread:
 
     def stats(self) -> EngineStats:
         return self._stats
+
+    def ready(self) -> bool:
+        return self.alive() and not self._stopping
 
     def alive(self) -> bool:
         return self._failure is None and self._thread.is_alive()
@@ -174,33 +174,24 @@ class EngineThread:
             with self._wake:
                 self._watchers = tuple(each for each in self._watchers if each is not watcher)
 
-    async def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
+    def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
         """See `EngineClient.submit`."""
-        self._check_running()
-        ids = tuple(request.id for request in requests)
-        box = Mailbox(asyncio.get_running_loop(), ids, set(ids))
+
+        def begin() -> Mailbox:
+            self._check_running()
+            box = open_mailbox(requests, self.suspend)
+            self.submit_to(requests, box)
+            return box
+
+        return events_of(begin, self.cancel)
+
+    def submit_to(self, requests: Sequence[Request], box: Box) -> None:
+        """As `submit`, for who has a box of its own; does not fail, but tells the box."""
         self._put_in(Submission(requests, box))
-        try:
-            while box.unfinished or box.news:
-                if not box.news:
-                    box.arrived.clear()
-                    await box.arrived.wait()
-                    continue
-                news = box.take()
-                if box.wants_more:
-                    self._put_in(Wake(box))
-                if isinstance(news, KokubanError):
-                    box.unfinished.clear()
-                    raise news
-                if news is not None:
-                    if news.finish is not None:
-                        box.unfinished.discard(news.request_id)
-                    yield news
-        finally:
-            if box.is_suspended_unread:
-                self._put_in(Wake(box))
-            for request_id in box.unfinished:
-                self.cancel(request_id)
+
+    def suspend(self, request_ids: Collection[RequestId], begins: bool) -> None:
+        """Compute no more of these requests for now, or go on with them; see `EngineCore`."""
+        self._put_in(Suspension(request_ids, begins))
 
     def close(self) -> None:
         """Stop after the step that runs now; what is unfinished gets an error event."""
@@ -240,7 +231,7 @@ class EngineThread:
                     self._take(core, self._inbox.popleft())
                 events = core.step()
                 self._stats = core.stats()  # first: who has seen the end finds the blocks free
-                self._deliver(events)
+                self._boxes.deliver(events)
                 self._tell_watchers()
             self._end("the engine was shut down before this request ended")
         except Exception as error:
@@ -272,59 +263,26 @@ class EngineThread:
                     logger.exception("a call to the engine failed")
                     what.done.set_exception(error)
             return
-        if isinstance(what, Wake):
-            what.box.suspended = False
-            core.wake(what.box.ids)
+        if isinstance(what, Suspension):
+            core.suspend(what.request_ids, begins=what.begins)
             return
         if not isinstance(what, Submission):
             core.cancel(what)
-            self._mailboxes.pop(what, None)
+            self._boxes.forget(what)
             return
         try:
             core.add(what.requests)
         except KokubanError as error:
-            self._post([(what.box, error)])
+            self._boxes.refuse(what.box, error)
             return
-        for request in what.requests:
-            self._mailboxes[request.id] = what.box
-        self._post([(what.box, None)])
+        self._boxes.accept([request.id for request in what.requests], what.box)
 
     def _refuse(self, what: Letter) -> None:
         error = StepFailed("the engine has stopped; see the server's log")
         if isinstance(what, Submission):
-            self._post([(what.box, error)])
+            self._boxes.refuse(what.box, error)
         elif isinstance(what, Call) and what.done.set_running_or_notify_cancel():
             what.done.set_exception(error)
-
-    def _deliver(self, events: Sequence[TokenEvent]) -> None:
-        if not events:
-            return
-        letters: list[tuple[Mailbox, News]] = []
-        for event in events:
-            box = self._mailboxes.get(event.request_id)
-            if box is None:
-                continue
-            if event.finish is not None:
-                del self._mailboxes[event.request_id]
-            box.posted += 1
-            if box.is_full and not box.suspended:
-                # Before the events are sent: whoever reads the last of them must see it.
-                box.suspended = True
-                box.num_suspensions += 1
-                self._core.suspend(each for each in box.ids if each in self._mailboxes)
-            letters.append((box, event))
-        self._post(letters)
-
-    def _post(self, letters: Sequence[tuple[Mailbox, News]]) -> None:
-        """Hand letters to their loops, with one wake-up for each loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Mailbox, News]]] = {}
-        for letter in letters:
-            by_loop.setdefault(letter[0].loop, []).append(letter)
-        for loop, batch in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(put, batch)
-            except RuntimeError:  # the loop is closed: nobody waits there any more
-                logger.debug("dropped %d events of a closed event loop", len(batch))
 
     def _tell_watchers(self) -> None:
         """Wake whoever waits for KV events, if there are new ones, or none will come any more."""
@@ -345,12 +303,7 @@ class EngineThread:
         """Tell everybody who waits, and everybody who asks from now on, that it is over."""
         with self._wake:
             self._ended = True
-        self._deliver(
-            [
-                TokenEvent(request_id, (), finish=FinishReason.ERROR, error=why)
-                for request_id in self._mailboxes
-            ]
-        )
+        self._boxes.fail_all(why)
         while self._inbox:
             self._refuse(self._inbox.popleft())
         self._tell_watchers()

@@ -21,6 +21,7 @@ from kokuban.server import (
     admin,
     chat,
     completions,
+    embeddings,
     explain,
     health,
     kv_events,
@@ -29,6 +30,7 @@ from kokuban.server import (
     sessions,
     tokenize,
 )
+from kokuban.server.envelopes import error_response
 from kokuban.server.errors import failure
 from kokuban.server.guard import Guard
 from kokuban.server.routes import Router, public_paths
@@ -36,11 +38,24 @@ from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import new_serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
-MODULES = (chat, completions, models, tokenize, sessions, health, explain, admin, kv_events, page)
+MODULES = (
+    chat,
+    completions,
+    embeddings,
+    models,
+    tokenize,
+    sessions,
+    health,
+    explain,
+    admin,
+    kv_events,
+    page,
+)
 """Each has a `router`."""
 
 EXPOSED_HEADERS = (
     "x-request-id",
+    "request-id",
     "retry-after",
     *(
         f"x-ratelimit-{what}-{kind}"
@@ -117,5 +132,5 @@ def _description(routes: Sequence[Route]) -> Router:
 
 
 async def _enveloped(request: Request, error: Exception) -> Response:
-    """404 and 405 of the router, in our envelope."""
-    return failure(error).response()
+    """404 and 405 of the router, in the envelope of the path's API."""
+    return error_response(failure(error), request.scope)

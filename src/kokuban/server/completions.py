@@ -16,7 +16,7 @@ from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.answer import respond
 from kokuban.server.body import parse_body, read_json
 from kokuban.server.completion_form import CompletionForm, Prompt
-from kokuban.server.openai_models import CompletionRequest
+from kokuban.server.openai_models import CompletionRequest, prompt_rows
 from kokuban.server.pins import prompt_pins
 from kokuban.server.record import Record
 from kokuban.server.routes import Router
@@ -112,14 +112,7 @@ def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
 
 def _rows(body: CompletionRequest, n: int) -> Sequence[str | list[int]]:
     """The prompts, as they were sent."""
-    given = body.prompt
-    rows: Sequence[str | list[int]]
-    if isinstance(given, str):
-        rows = [given]
-    elif isinstance(given[0], int):
-        rows = [[token_id for token_id in given if isinstance(token_id, int)]]
-    else:
-        rows = [row for row in given if not isinstance(row, int)]
+    rows = prompt_rows(body.prompt)
     if len(rows) * n > MAX_ANSWERS:
         raise RequestError(
             f"{len(rows)} prompts with n={n} are {len(rows) * n} answers; the limit of one request "
@@ -188,6 +181,9 @@ async def _nothing(num_choices: int) -> AsyncGenerator[TextDelta]:
         yield TextDelta(choice=choice, text="", finish=FinishReason.LENGTH)
 
 
+MAX_MERGED = 64
+"""Deltas of several prompts that lie between them and who reads: beyond it they wait."""
+
 Inbox = asyncio.Queue[TextDelta | Exception | None]
 """Deltas of several prompts; why one failed; None: one has ended."""
 
@@ -196,10 +192,10 @@ async def _forward(source: AsyncGenerator[TextDelta], inbox: Inbox) -> None:
     try:
         async with aclosing(source):
             async for delta in source:
-                inbox.put_nowait(delta)
-        inbox.put_nowait(None)
+                await inbox.put(delta)
+        await inbox.put(None)
     except Exception as error:  # noqa: BLE001 - raised again by whoever reads the inbox
-        inbox.put_nowait(error)
+        await inbox.put(error)
 
 
 async def _merge(sources: Sequence[AsyncGenerator[TextDelta]]) -> AsyncGenerator[TextDelta]:
@@ -213,7 +209,7 @@ async def _merge(sources: Sequence[AsyncGenerator[TextDelta]]) -> AsyncGenerator
             async for delta in only:
                 yield delta
         return
-    inbox: Inbox = asyncio.Queue()
+    inbox: Inbox = asyncio.Queue(MAX_MERGED)
     tasks: list[asyncio.Task[None]] = []
     try:
         for source in sources:

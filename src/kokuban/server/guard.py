@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kokuban.core.errors import KokubanError
 from kokuban.observe.metrics import ServingMetrics
 from kokuban.server.access import check_host, check_origin, given_key, no_key
+from kokuban.server.envelopes import error_response
 from kokuban.server.errors import CLIENT_CLOSED, HttpError, failure
 from kokuban.server.keys import EVERYBODY, Caller, KeyRing
 from kokuban.server.settings import ServerSettings
@@ -70,9 +71,7 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                shown = MutableHeaders(scope=message)
-                shown["x-request-id"] = shown_id
-                shown["x-content-type-options"] = "nosniff"
+                _add_headers(message, shown_id)
                 self._metrics.responded(message["status"])
             await send(message)
 
@@ -91,7 +90,7 @@ class Guard:
             problem = failure(error)
             if started:
                 raise
-            await problem.response()(scope, receive, answer)
+            await error_response(problem, scope)(scope, receive, answer)
 
     def _caller(self, scope: Scope, headers: Headers) -> Caller | None:
         """Whose request it is; None where nobody knows and the path does not ask."""
@@ -102,6 +101,14 @@ class Guard:
         if caller is None and scope["path"] not in self._public:
             raise no_key()
         return caller
+
+
+def _add_headers(message: Message, shown_id: str) -> None:
+    """Give the head of an answer what all have."""
+    headers = MutableHeaders(scope=message)
+    for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's.
+        headers[name] = shown_id
+    headers["x-content-type-options"] = "nosniff"
 
 
 def _check_size(headers: Headers) -> None:

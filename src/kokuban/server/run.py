@@ -19,6 +19,7 @@ import uvicorn
 
 from kokuban.core.errors import ConfigError
 from kokuban.server.app import create_app
+from kokuban.server.embedding_models import EmbeddingRequest
 from kokuban.server.listen import load_certificates
 from kokuban.server.openai_models import ChatRequest, CompletionRequest
 from kokuban.server.protocol import Clocks, Connection
@@ -42,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 def warm_up() -> None:
     """Build the validators that the first requests would build; takes some 30 ms, once."""
-    for body in (ChatRequest, CompletionRequest):
+    for body in (ChatRequest, CompletionRequest, EmbeddingRequest):
         body.model_rebuild()
 
 

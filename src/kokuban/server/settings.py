@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from kokuban.core.errors import ConfigError
+from kokuban.core.pooling import Pooling
 from kokuban.server.hosts import is_loopback, plain_name, split_host
+from kokuban.text.call_styles import STYLES
 
 if TYPE_CHECKING:
     from kokuban.engine.client import EngineClient
     from kokuban.text.chat import ChatTemplate
     from kokuban.text.tokenizer import Tokenizer
 
+TOOL_PARSERS = ("auto", "none", *STYLES)
+REASONING_PARSERS = ("auto", "none", "think")
 MIN_TIMEOUT_S = 0.01
 
 _NOT_NEGATIVE = (
@@ -73,6 +77,14 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call the API. "*": all, then without credentials."""
 
+    tool_parser: str = "auto"
+    """How calls of tools are read: a name of `text.call_styles.STYLES`, "auto": as the chat
+    template teaches, or "none": they stay text."""
+
+    reasoning_parser: str = "auto"
+    """Whether thoughts between <think> marks are told apart: "think", "none", or "auto": where the
+    chat template knows the marks."""
+
     max_body_bytes: int = 32 * 2**20
     body_timeout_s: float = 60.0
     """Longest time for a client to send its body."""
@@ -108,6 +120,9 @@ class ServerSettings:
     ping_s: float = 15.0
     """Time without an event after which a stream gets a comment, so that proxies keep it open."""
 
+    pooling: Pooling = "last"
+    """How /v1/embeddings makes one vector of a prompt when a client does not say."""
+
     explain_requests: int = 1024
     """Requests of each tenant that /v1/explain remembers, with their tokens; 0: none."""
 
@@ -133,7 +148,13 @@ class ServerSettings:
             yield "an API key is given twice"
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             yield "TLS needs both --ssl-certfile and --ssl-keyfile"
+        yield from self._wrong_words()
         yield from self._wrong_numbers()
+
+    def _wrong_words(self) -> Iterator[str]:
+        for name, known in (("tool_parser", TOOL_PARSERS), ("reasoning_parser", REASONING_PARSERS)):
+            if getattr(self, name) not in known:
+                yield f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}"
 
     def _wrong_numbers(self) -> Iterator[str]:
         for name in ("max_body_bytes", "max_connections"):

@@ -130,7 +130,7 @@ async def test_a_full_queue_refuses() -> None:
     with engine(max_running_requests=1, max_waiting_requests=1) as (client, executor):
         executor.gate.clear()
         running = asyncio.create_task(events_of(client, make_request("a")))
-        while not client._mailboxes:
+        while not client._boxes:
             await asyncio.sleep(0)
         waiting = asyncio.create_task(events_of(client, make_request("b")))
         refused = asyncio.create_task(events_of(client, make_request("c")))
@@ -219,7 +219,9 @@ async def test_a_reader_that_is_behind_suspends_its_request_and_nobody_elses() -
 
         told = client.stats()
         assert (told.running, told.free_blocks) == (0, 8)
-        assert MAX_UNREAD < told.output_tokens <= MAX_UNREAD + 3  # What was read before counts for nothing.
+        assert (
+            MAX_UNREAD < told.output_tokens <= MAX_UNREAD + 3
+        )  # What was read before counts for nothing.
         others = await events_of(client, other)  # Meanwhile.
         assert tokens_of(others, "other") == continuation(other.prompt_token_ids, 90)
         assert client.stats().output_tokens - told.output_tokens == 90
