@@ -244,7 +244,7 @@ async def test_close_ends_what_runs_and_refuses_what_comes(kind: Kind, tmp_path:
 
         async def watch() -> None:
             async for _ in client.kv_events():
-                begun.set()
+                pass
             ended.set()
 
         tasks = [asyncio.create_task(read()), asyncio.create_task(watch())]

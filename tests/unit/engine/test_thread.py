@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 
 import pytest
@@ -39,11 +39,15 @@ class FakeExecutor:
         self._result: StepResult | None = None
         self.gate = threading.Event()
         self.gate.set()
+        self.permits: threading.Semaphore | None = None
+        """Where there are any, each step takes one."""
+
         self.broken = False
         self.closed = False
 
     def submit(self, plan: StepPlan) -> None:
         assert self.gate.wait(10), "the gate was never opened"
+        assert self.permits is None or self.permits.acquire(timeout=10), "no more steps"
         if self.broken:
             raise RuntimeError("the kernel burnt")
         self._result = self._runner.run(plan)
@@ -208,27 +212,39 @@ async def test_a_reset_of_an_engine_that_has_stopped_says_so() -> None:
         await client.reset_prefix_cache()
 
 
+async def fall_behind(
+    client: EngineThread, executor: FakeExecutor, reading: AsyncIterator[TokenEvent]
+) -> TokenEvent:
+    """Read one event and no more until the engine has suspended the reader's requests."""
+    executor.permits = threading.Semaphore(2 * MAX_UNREAD)
+    first = await anext(reading)
+    core = client._core
+    async with asyncio.timeout(10):
+        # The engine waits in a step for a permit until it has been told.
+        while not client._inbox and not core._scheduler.suspended:
+            await asyncio.sleep(0)
+        executor.permits.release(1000)
+        while client.stats().running:
+            await asyncio.sleep(0)
+    return first
+
+
 async def test_a_reader_that_is_behind_suspends_its_request_and_nobody_elses() -> None:
-    slow, other = make_request("slow", 20, max_tokens=100), make_request("other", 3, max_tokens=90)
-    with engine() as (client, _):
+    slow, other = make_request("slow", 8, max_tokens=115), make_request("other", 3, max_tokens=90)
+    with engine() as (client, executor):
         reading = client.submit([slow])
-        events = [await anext(reading)]
-        async with asyncio.timeout(10):
-            while client.stats().waiting == 0:
-                await asyncio.sleep(0)
+        events = [await fall_behind(client, executor, reading)]
 
         told = client.stats()
-        assert (told.running, told.free_blocks) == (0, 8)
-        assert (
-            MAX_UNREAD < told.output_tokens <= MAX_UNREAD + 3
-        )  # What was read before counts for nothing.
+        assert (told.running, told.waiting, told.free_blocks) == (0, 1, 8)
+        assert MAX_UNREAD < told.output_tokens < 115
         others = await events_of(client, other)  # Meanwhile.
         assert tokens_of(others, "other") == continuation(other.prompt_token_ids, 90)
         assert client.stats().output_tokens - told.output_tokens == 90
 
         events += [event async for event in reading]
 
-    assert tokens_of(events, "slow") == continuation(slow.prompt_token_ids, 100)
+    assert tokens_of(events, "slow") == continuation(slow.prompt_token_ids, 115)
     assert [event.finish for event in events if event.finish] == [FinishReason.LENGTH]
     usage = events[-1].usage
     assert usage is not None
@@ -236,19 +252,16 @@ async def test_a_reader_that_is_behind_suspends_its_request_and_nobody_elses() -
 
 
 async def test_a_reader_that_leaves_while_it_is_behind_leaves_nothing_behind() -> None:
-    choices = [make_request(f"slow-{i}", 20, max_tokens=100) for i in range(2)]
-    with engine() as (client, _):
-        async with aclosing(client.submit(choices)) as reading:
-            await anext(reading)
-            async with asyncio.timeout(10):
-                while client.stats().waiting < 2:
-                    await asyncio.sleep(0)
+    slow = make_request("slow", 8, max_tokens=115)
+    with engine() as (client, executor):
+        async with aclosing(client.submit([slow])) as reading:
+            await fall_behind(client, executor, reading)
         await settled(client)
 
         assert client.stats().free_blocks == 8
         assert client._core._scheduler.suspended == set()
-        again = await events_of(client, *choices)
-        assert tokens_of(again, "slow-1") == continuation(choices[1].prompt_token_ids, 100)
+        again = await events_of(client, slow)
+        assert tokens_of(again, "slow") == continuation(slow.prompt_token_ids, 115)
 
 
 async def test_many_readers_that_read_in_fits_get_every_token() -> None:
