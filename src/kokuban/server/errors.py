@@ -67,7 +67,13 @@ RULES = (
 )
 """The first rule whose class fits wins: a class stands before the class it is derived from."""
 
-_TYPES = {401: "authentication_error", 403: "permission_error", 503: "service_unavailable_error"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
 
 
 class ErrorBody(msgspec.Struct):

@@ -19,6 +19,7 @@ from kokuban.server.access import check_host, check_origin, given_key, no_key
 from kokuban.server.envelopes import error_response
 from kokuban.server.errors import CLIENT_CLOSED, HttpError, failure
 from kokuban.server.keys import EVERYBODY, Caller, KeyRing
+from kokuban.server.quota import Account
 from kokuban.server.settings import ServerSettings
 
 MAX_HEADER_BYTES = 32 * 2**10
@@ -71,7 +72,7 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                _add_headers(message, shown_id)
+                _add_headers(message, shown_id, state.get("account"))
                 self._metrics.responded(message["status"])
             await send(message)
 
@@ -103,12 +104,14 @@ class Guard:
         return caller
 
 
-def _add_headers(message: Message, shown_id: str) -> None:
+def _add_headers(message: Message, shown_id: str, account: Account | None) -> None:
     """Give the head of an answer what all have."""
     headers = MutableHeaders(scope=message)
     for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's.
         headers[name] = shown_id
     headers["x-content-type-options"] = "nosniff"
+    if account is not None:
+        headers.update(account.headers())
 
 
 def _check_size(headers: Headers) -> None:

@@ -38,7 +38,7 @@ class Clocks:
         """Called with the reason when a connection is cut off or refused."""
 
 
-class Connection(H11Protocol):
+class HttpProtocol(H11Protocol):
     """One connection of a client.
 
     Args:

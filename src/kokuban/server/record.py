@@ -18,6 +18,7 @@ from kokuban.engine.generation import TextDelta
 from kokuban.observe.clock import Clock
 from kokuban.observe.metrics import ServingMetrics
 from kokuban.server.openai_responses import UsageBody
+from kokuban.server.quota import Account
 from kokuban.server.receipt import merge, usage_body
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,12 @@ class Record:
     tenant: str = ""
     scope: str = ""
     """The salt that parts the tenant's prefix cache."""
+
+    account: Account | None = None
+    """Where the tenant's tokens are counted."""
+
+    timeout_s: float | None = None
+    """Longest time from `started_s` to the last byte; None: no limit."""
 
     scores: bool = False
     """Whether something is told of every token of the prompt, so that the cache is not read."""
@@ -102,6 +109,8 @@ class Record:
             self.last_token_s = now_s
             self.output_tokens += len(delta.tokens)
             self.metrics.add("generation_tokens", len(delta.tokens))
+            if self.account is not None:
+                self.account.pay_tokens(len(delta.tokens))
             if self.prompts:
                 output = self.outputs.setdefault(delta.choice, array("i"))
                 output.extend(token.token_id for token in delta.tokens)
@@ -168,6 +177,13 @@ class Record:
             _ms(e2e_s),
             finish,
         )
+
+    @property
+    def time_left_s(self) -> float | None:
+        """Until it must be answered; None: any time."""
+        if self.timeout_s is None:
+            return None
+        return max(0.0, self.started_s + self.timeout_s - self.clock.now())
 
     @property
     def ttft_s(self) -> float | None:

@@ -22,7 +22,7 @@ from kokuban.server.app import create_app
 from kokuban.server.embedding_models import EmbeddingRequest
 from kokuban.server.listen import load_certificates
 from kokuban.server.openai_models import ChatRequest, CompletionRequest
-from kokuban.server.protocol import Clocks, Connection
+from kokuban.server.protocol import Clocks, HttpProtocol
 from kokuban.server.serving import Serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
@@ -77,7 +77,7 @@ class Server(uvicorn.Server):
             app,  # type: ignore[arg-type]
             # Not "auto": httptools takes headers without a limit, and nobody needs web sockets.
             http=partial(  # type: ignore[arg-type]
-                Connection, clocks=Clocks(serving.settings, serving.metrics.cut)
+                HttpProtocol, clocks=Clocks(serving.settings, serving.metrics.cut)
             ),
             ws="none",
             ssl_certfile=serving.settings.ssl_certfile,
