@@ -41,6 +41,14 @@ CorsOrigin = Annotated[
     list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
 ]
 MaxBodySize = Annotated[str, typer.Option(help="Largest request body.")]
+KeepBillingLine = Annotated[
+    bool,
+    typer.Option(
+        "--keep-billing-line",
+        help="Leave Claude Code's changing billing line in its prompts: nothing behind it is ever "
+        "found in the cache.",
+    ),
+]
 Drain = Annotated[float, typer.Option(help="Seconds that running requests get after SIGTERM.")]
 
 
@@ -73,6 +81,7 @@ def serve(
     allowed_host: AllowedHost = None,
     cors_origin: CorsOrigin = None,
     max_body_size: MaxBodySize = "32MiB",
+    keep_billing_line: KeepBillingLine = False,
     drain: Drain = 30.0,
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
@@ -99,6 +108,7 @@ def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         cors_origins=tuple(given["cors_origin"] or ()),
         max_body_bytes=parse_bytes(given["max_body_size"]),
         drain_s=given["drain"],
+        keep_billing_line=given["keep_billing_line"],
         max_waiting_requests=given["max_waiting_requests"],
     )
 

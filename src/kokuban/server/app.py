@@ -32,11 +32,24 @@ from kokuban.server import (
 from kokuban.server.envelopes import error_response
 from kokuban.server.errors import failure
 from kokuban.server.guard import Guard
+from kokuban.server.messages import routes as messages
 from kokuban.server.routes import Handler
 from kokuban.server.serving import new_serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
-MODULES = (chat, completions, models, tokenize, sessions, health, explain, admin, kv_events, page)
+MODULES = (
+    chat,
+    completions,
+    messages,
+    models,
+    tokenize,
+    sessions,
+    health,
+    explain,
+    admin,
+    kv_events,
+    page,
+)
 """Each has a `router`."""
 
 ANTHROPIC_HEADERS = (
