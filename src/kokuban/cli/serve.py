@@ -49,6 +49,9 @@ KeepBillingLine = Annotated[
         "found in the cache.",
     ),
 ]
+PoolingName = Annotated[
+    str, typer.Option(help="Default of /v1/embeddings: last (token's hidden state) or mean.")
+]
 Drain = Annotated[float, typer.Option(help="Seconds that running requests get after SIGTERM.")]
 
 
@@ -82,6 +85,7 @@ def serve(
     cors_origin: CorsOrigin = None,
     max_body_size: MaxBodySize = "32MiB",
     keep_billing_line: KeepBillingLine = False,
+    pooling: PoolingName = "last",
     drain: Drain = 30.0,
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
@@ -97,6 +101,7 @@ def serve(
 def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
     """Raises `ConfigError` for what cannot work."""
     from kokuban.core.config import parse_bytes
+    from kokuban.core.pooling import parse_pooling
     from kokuban.server.settings import ServerSettings
 
     return ServerSettings(
@@ -109,6 +114,7 @@ def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         max_body_bytes=parse_bytes(given["max_body_size"]),
         drain_s=given["drain"],
         keep_billing_line=given["keep_billing_line"],
+        pooling=parse_pooling(given["pooling"]),
         max_waiting_requests=given["max_waiting_requests"],
     )
 

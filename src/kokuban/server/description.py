@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.routing import Route
 
 from kokuban import __version__
-from kokuban.server import explain, openai_models, openai_responses, sessions
+from kokuban.server import embedding_models, explain, openai_models, openai_responses, sessions
 from kokuban.server.messages import answers as messages_answers
 from kokuban.server.messages import errors as messages_errors
 from kokuban.server.messages import models as messages_models
@@ -27,6 +27,7 @@ _BODIES: dict[str, type[BaseModel]] = {
     "/v1/completions": openai_models.CompletionRequest,
     "/v1/messages": messages_models.MessagesRequest,
     "/v1/messages/count_tokens": messages_models.CountRequest,
+    "/v1/embeddings": embedding_models.EmbeddingRequest,
     "/tokenize": openai_models.TokenizeText,
     "/detokenize": openai_models.DetokenizeRequest,
     "/v1/sessions/{session}/pause": sessions.PauseRequest,
@@ -38,6 +39,7 @@ _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "/v1/completions": openai_responses.Completion,
     "/v1/messages": messages_answers.MessageAnswer,
     "/v1/messages/count_tokens": messages_answers.TokenCount,
+    "/v1/embeddings": embedding_models.EmbeddingList,
     "/v1/models": openai_responses.ModelList,
     "/v1/models/{model}": openai_responses.ModelCard,
     "/tokenize": openai_responses.Tokens,
