@@ -14,7 +14,7 @@ from kokuban.cli.serve import MaxBodySize, MaxRunningRequests, ServedModelName, 
 from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kokuban.engine.build import Engine
+    from kokuban.engine.engine import Engine
     from kokuban.server.batch.sink import Sink
     from kokuban.server.batch.source import Source
 
