@@ -32,10 +32,14 @@ def result(content: Any = "r", **fields: Any) -> Json:
     return {"type": "tool_result", "tool_use_id": "t1", "content": content, **fields}
 
 
-def converted(*messages: Json, keep_billing_line: bool = False, **fields: Any) -> ChatRequest:
+def converted(
+    *messages: Json, keep_billing_line: bool = False, late_system: bool = True, **fields: Any
+) -> ChatRequest:
     given = {"model": "m", "messages": messages, "max_tokens": 9, **fields}
     raw = json.dumps(given).encode()
-    return to_chat(parse(MessagesRequest, raw), keep_billing_line=keep_billing_line)
+    return to_chat(
+        parse(MessagesRequest, raw), keep_billing_line=keep_billing_line, late_system=late_system
+    )
 
 
 def plain(*messages: Json, **fields: Any) -> list[Json]:
@@ -148,6 +152,26 @@ def test_a_system_message_may_stand_in_the_middle() -> None:
                   user(text("r")))  # fmt: skip
 
     assert found[2] == {"system": ["be brief"]}
+
+
+def test_a_late_system_message_joins_the_users_turn_where_the_template_wants_it_in_front() -> None:
+    turns = (user(text("q")), {"role": "system", "content": "be brief"}, assistant(text("a")))
+
+    found = plain(*turns, user(text("r")), late_system=False, system="s")
+
+    assert found == [{"system": ["s"]}, {"user": ["q", "be brief"]}, {"assistant": ["a"]},
+                     {"user": ["r"]}]  # fmt: skip
+
+
+@pytest.mark.parametrize("late_system", [False, True])
+def test_system_messages_in_front_are_one_with_the_system_prompt(late_system: bool) -> None:
+    first = {"role": "system", "content": "t"}
+
+    assert plain(first, user(text("q")), system="s", late_system=late_system) == [
+        {"system": ["s", "t"]},
+        {"user": ["q"]},
+    ]
+    assert plain(first, user(text("q")), late_system=late_system)[0] == {"system": ["t"]}
 
 
 @pytest.mark.parametrize("content", ["The answer is (", [text("The answer is (")]])
@@ -279,6 +303,22 @@ def test_the_billing_line_is_left_out(system: Any, expected: list[Json]) -> None
     assert plain(user(text("q")), system=system)[:-1] == expected
 
 
+def test_the_billing_line_of_a_late_system_message_is_left_out_too() -> None:
+    only = {"role": "system", "content": BILLING}
+    more = {"role": "system", "content": [text(BILLING), text("be brief")]}
+
+    assert plain(user(text("q")), only, assistant(text("a")), user(text("r")), more) == [
+        {"user": ["q"]},
+        {"assistant": ["a"]},
+        {"user": ["r"]},
+        {"system": ["be brief"]},
+    ]
+
+
+def test_a_user_may_talk_about_billing_lines() -> None:
+    assert plain(user(text(BILLING))) == [{"user": [BILLING]}]
+
+
 @pytest.mark.parametrize("system", [f"{BILLING}\nYou are", [text(BILLING), text("You are")]])
 def test_the_billing_line_may_be_kept(system: Any) -> None:
     assert BILLING in str(plain(user(text("q")), system=system, keep_billing_line=True)[0])
@@ -318,6 +358,7 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
         ),
         ({"messages": [user()]}, "messages[0].content", "is empty"),
         ({"messages": []}, "messages", "at least 1 item"),
+        ({"messages": [{"role": "system", "content": BILLING}]}, "messages", "nothing"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "'user'"),
         ({"system": [IMAGE]}, "system[0]", "'image'"),
         ({"tools": [SEARCH]}, "tools[0].type", "'web_search_20250305'"),
@@ -344,4 +385,5 @@ def test_what_cannot_be_served_is_refused_by_name(fields: Json, param: str, mess
 def test_counting_needs_no_limit() -> None:
     body = parse(CountRequest, b'{"model": "m", "messages": [{"role": "user", "content": "a"}]}')
 
-    assert to_chat(body, keep_billing_line=False).max_tokens is None
+    chat = to_chat(body, keep_billing_line=False, late_system=False)
+    assert chat.max_tokens is None

@@ -87,7 +87,7 @@ async def test_a_streamed_answer() -> None:
     start, _, block, *deltas, block_stop, ended, _ = events
     assert start["message"]["content"] == []
     assert start["message"]["stop_reason"] is None
-    assert start["message"]["usage"]["output_tokens"] == 1
+    assert start["message"]["usage"]["output_tokens"] == 0
     assert block == {
         "type": "content_block_start",
         "index": 0,
@@ -123,16 +123,19 @@ async def test_why_an_answer_ended(
     assert (told["stop_reason"], told["stop_sequence"]) == expected
 
 
-async def test_an_answer_without_a_word_has_no_block() -> None:
+async def test_an_answer_without_a_word_has_one_empty_block() -> None:
+    """Clients look at the first block without asking whether there is one."""
     model = served({10: EOT})
 
     whole = (await send(model)).json()
     events = events_of((await send(model, stream=True)).content)
 
-    assert (whole["content"], whole["stop_reason"]) == ([], "end_turn")
+    assert (whole["content"], whole["stop_reason"]) == ([{"type": "text", "text": ""}], "end_turn")
     assert [event["type"] for event in events] == [
         "message_start",
         "ping",
+        "content_block_start",
+        "content_block_stop",
         "message_delta",
         "message_stop",
     ]
@@ -296,16 +299,17 @@ async def test_an_engine_that_fails_is_an_api_error() -> None:
     assert response.json()["error"]["type"] == "api_error"
 
 
-async def test_an_error_in_mid_stream_is_the_last_event() -> None:
+async def test_an_error_in_mid_stream_is_the_last_event_behind_the_end_of_the_block() -> None:
     model = served({10: A, A: FAILS}, pieces=PIECES)
+    async with client(model) as http:
+        response = await http.post(PATH, json=body(stream=True), headers={"x-request-id": "mine"})
 
-    response = await send(model, stream=True)
-
-    last = events_of(response.content)[-1]
+    *_, end, last = events_of(response.content)
+    assert end["type"] == "content_block_stop"
     assert last["type"] == "error"
     assert last["error"]["type"] == "api_error"
     assert "no number" in last["error"]["message"]
-    assert last["request_id"] == response.headers["request-id"]
+    assert last["request_id"] == response.headers["request-id"] == "mine"
 
 
 async def test_a_silent_stream_gets_pings() -> None:
@@ -346,3 +350,33 @@ async def test_the_description_has_the_routes() -> None:
     assert error["schema"]["$ref"].endswith("/MessagesError")
     counted = document["paths"][f"{PATH}/count_tokens"]["post"]["responses"]["200"]["content"]
     assert counted["application/json"]["schema"]["$ref"].endswith("/TokenCount")
+
+
+ALTERNATING = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}<{{ m.role }}>{{ m.content }}"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (ALTERNATING, "<user>q\nbe brief<assistant>"),
+        (ALTERNATING.replace("raise_exception('roles must alternate')", "''"),
+         "<user>q<system>be brief<assistant>"),
+    ],
+)  # fmt: skip
+async def test_a_late_system_message_goes_where_the_template_takes_it(
+    template: str, expected: str
+) -> None:
+    model = served(template=template)
+
+    response = await send(
+        model, {"role": "user", "content": "q"}, {"role": "system", "content": "be brief"},
+        max_tokens=1,
+    )  # fmt: skip
+
+    assert response.status_code == 200
+    [request] = model.client.submitted
+    assert model.tokenizer.decode(request.prompt_token_ids, skip_special=False) == expected

@@ -1,6 +1,6 @@
 """From Anthropic's conversation to the `ChatRequest` that templates know.
 
-    system                       a system message in front
+    system                       a system message in front: see `turns`
     text                         a part of the turn's message
     tool_use                     a tool call of the assistant's message
     tool_result                  a message of the role `tool`, where it stands in the turn
@@ -8,27 +8,25 @@
     redacted_thinking            nothing: only Anthropic can read it
     an assistant's turn at last  is continued
 
-Turns of one role that follow each other become one, as with Anthropic. The same beginning of a
+The same beginning of a
 conversation always becomes the same beginning of messages, so that its KV is found again.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
-from kokuban.core.errors import RequestError
 from kokuban.server.errors import from_validation
-from kokuban.server.messages.billing import without_block, without_line
 from kokuban.server.messages.models import (
     Block,
     CountRequest,
-    InputMessage,
     InputTool,
     MessagesRequest,
     ResultBlock,
     ToolChoice,
 )
+from kokuban.server.messages.turns import Placed, Turn, turns_of, wrong
 from kokuban.server.openai_models import ChatRequest
 
 Json = dict[str, Any]
@@ -45,31 +43,17 @@ _SAME = (
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class _Placed(NamedTuple):
-    """A block, and its path in the request for errors."""
-
-    block: Block
-    param: str
-
-
-class _Turn(NamedTuple):
-    role: str
-    blocks: list[_Placed]
-
-
-def to_chat(body: CountRequest, *, keep_billing_line: bool) -> ChatRequest:
+def to_chat(body: CountRequest, *, keep_billing_line: bool, late_system: bool) -> ChatRequest:
     """The same request in OpenAI's form.
 
     Args:
-        keep_billing_line: whether Claude Code's changing line stays in the system prompt.
+        keep_billing_line, late_system: see `turns_of`.
 
     Raises:
         RequestError: it holds what this server cannot read; names the field.
     """
-    turns = _turns(body.messages)
-    messages = [*_system(body.system, keep_billing_line)]
-    for turn in turns:
-        messages += _messages(turn)
+    turns = turns_of(body, keep_billing_line=keep_billing_line, late_system=late_system)
+    messages = [message for turn in turns for message in _messages(turn)]
     fields: Json = {"model": body.model, "messages": messages, **_template_fields(body)}
     if turns[-1].role == "assistant":
         _check_prefill(turns[-1], messages[-1])
@@ -111,39 +95,7 @@ def _present(fields: Json) -> Json:
     return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
-def _turns(messages: Sequence[InputMessage]) -> list[_Turn]:
-    """The turns, one for each change of the role."""
-    turns: list[_Turn] = []
-    for index, message in enumerate(messages):
-        blocks = _blocks(message.content, f"messages[{index}].content")
-        if not blocks and (message.role != "assistant" or index < len(messages) - 1):
-            raise _wrong(
-                f"messages[{index}].content", "is empty; only a last assistant turn may be"
-            )
-        if turns and turns[-1].role == message.role:
-            turns[-1].blocks.extend(blocks)
-        else:
-            turns.append(_Turn(message.role, blocks))
-    return turns
-
-
-def _blocks(content: str | Sequence[Block], param: str) -> list[_Placed]:
-    if isinstance(content, str):
-        return [_Placed(Block.model_construct(type="text", text=content), param)] if content else []
-    return [_Placed(block, f"{param}[{index}]") for index, block in enumerate(content)]
-
-
-def _system(system: str | list[Block] | None, keep_billing_line: bool) -> Iterator[Json]:
-    if not system:
-        return
-    if not keep_billing_line:
-        system = without_line(system) if isinstance(system, str) else without_block(system)
-    parts = [_text_part(*placed) for placed in _blocks(system, "system")]
-    if parts:
-        yield {"role": "system", "content": parts}
-
-
-def _messages(turn: _Turn) -> list[Json]:
+def _messages(turn: Turn) -> list[Json]:
     if turn.role == "assistant":
         return [_assistant(turn.blocks)]
     if turn.role == "system":
@@ -151,7 +103,7 @@ def _messages(turn: _Turn) -> list[Json]:
     return list(_user(turn.blocks))
 
 
-def _user(blocks: Sequence[_Placed]) -> Iterator[Json]:
+def _user(blocks: Sequence[Placed]) -> Iterator[Json]:
     """Results as messages of their own; the texts between two of them as one message."""
     texts: list[Json] = []
     for block, param in blocks:
@@ -166,7 +118,7 @@ def _user(blocks: Sequence[_Placed]) -> Iterator[Json]:
         yield {"role": "user", "content": texts}
 
 
-def _assistant(blocks: Sequence[_Placed]) -> Json:
+def _assistant(blocks: Sequence[Placed]) -> Json:
     texts: list[Json] = []
     calls: list[Json] = []
     thoughts: list[str] = []
@@ -190,17 +142,17 @@ def _assistant(blocks: Sequence[_Placed]) -> Json:
 
 def _text_part(block: Block | ResultBlock, param: str) -> Json:
     if block.type != "text":
-        raise _wrong(
+        raise wrong(
             param, f"is of type {block.type[:64]!r}, which cannot be read here; send it as text"
         )
     if block.text is None:
-        raise _wrong(f"{param}.text", "is missing")
+        raise wrong(f"{param}.text", "is missing")
     return {"type": "text", "text": block.text, **_mark(block)}
 
 
 def _call(block: Block, param: str) -> Json:
     if not block.id or not block.name:
-        raise _wrong(param, "is a tool_use, which must have an id and a name")
+        raise wrong(param, "is a tool_use, which must have an id and a name")
     return {
         "id": block.id,
         "type": "function",
@@ -211,7 +163,7 @@ def _call(block: Block, param: str) -> Json:
 
 def _tool_message(block: Block, param: str) -> Json:
     if not block.tool_use_id:
-        raise _wrong(f"{param}.tool_use_id", "is missing: it names the call that this answers")
+        raise wrong(f"{param}.tool_use_id", "is missing: it names the call that this answers")
     content = block.content or ""
     parts = (
         [_text_part(part, f"{param}.content[{index}]") for index, part in enumerate(content)]
@@ -226,8 +178,8 @@ def _tool_message(block: Block, param: str) -> Json:
 def _tool(tool: InputTool, param: str) -> Json:
     if tool.input_schema is None:
         if tool.type in (None, "custom"):
-            raise _wrong(f"{param}.input_schema", "is missing: it says what the tool takes")
-        raise _wrong(
+            raise wrong(f"{param}.input_schema", "is missing: it says what the tool takes")
+        raise wrong(
             f"{param}.type",
             f"{tool.type!r} is a tool of Anthropic's own, which this server does not have; "
             f"describe it with name, description and input_schema, or leave it out",
@@ -247,13 +199,13 @@ def _tool_choice(choice: ToolChoice | None) -> str | Json | None:
     if choice.type != "tool":
         return _CHOICES[choice.type]
     if not choice.name:
-        raise _wrong("tool_choice.name", "is missing: the type 'tool' needs the name of one")
+        raise wrong("tool_choice.name", "is missing: the type 'tool' needs the name of one")
     return {"type": "function", "function": {"name": choice.name}}
 
 
-def _check_prefill(turn: _Turn, message: Json) -> None:
+def _check_prefill(turn: Turn, message: Json) -> None:
     if "tool_calls" in message:
-        raise _wrong(
+        raise wrong(
             turn.blocks[-1].param,
             "ends the conversation with a tool_use; send its tool_result in a user turn behind it",
         )
@@ -261,7 +213,3 @@ def _check_prefill(turn: _Turn, message: Json) -> None:
 
 def _mark(carrier: Block | ResultBlock | InputTool) -> Json:
     return {} if carrier.cache_control is None else {"cache_control": carrier.cache_control}
-
-
-def _wrong(param: str, what: str) -> RequestError:
-    return RequestError(f"{param} {what}", param=param, code="invalid_value")

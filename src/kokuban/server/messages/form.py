@@ -1,10 +1,13 @@
 """Anthropic's shape of an answer: blocks of words, thoughts and tool calls; see `answer.Form`.
 
 A block ends where a part of another kind, or another call, begins. In a stream it is opened by its
-first part and closed by what comes next.
+first part and closed by what comes next. An answer without a word has one empty block of text:
+clients look at the first one.
 """
 
 from collections.abc import Iterator
+
+from msgspec import structs
 
 from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
@@ -33,7 +36,9 @@ from kokuban.server.messages.errors import envelope
 from kokuban.server.openai_responses import encode
 from kokuban.server.record import Record
 from kokuban.server.serving import Serving
-from kokuban.text.parts import CallPart, Part, ReasoningPart
+from kokuban.text.parts import CallPart, Part, ReasoningPart, TextPart
+
+_NOTHING = TextPart("")
 
 
 class MessagesForm:
@@ -55,37 +60,42 @@ class MessagesForm:
             self._blocks[-1].keep(part)
 
     def body(self) -> bytes:
+        if not self._blocks:
+            self._open(_NOTHING)
         content = [block.whole() for block in self._blocks]
         return encode(self._answer(content, self._stop()))
 
     def opening(self) -> bytes:
-        return event(MessageStart(message=self._answer([], Stop()))) + PING
+        start = self._answer([], Stop())
+        nothing_said = structs.replace(start.usage, output_tokens=0)
+        return event(MessageStart(message=structs.replace(start, usage=nothing_said))) + PING
 
     def events(self, delta: TextDelta) -> bytes:
         self._last = delta
         return b"".join(map(event, self._events(delta)))
 
     def closing(self) -> bytes:
+        wordless = () if self._blocks else (self._open(_NOTHING),)
         ended = MessageDelta(delta=self._stop(), usage=self._usage())
-        return b"".join(map(event, (*self._block_end(), ended, MessageStop())))
+        return b"".join(map(event, (*wordless, *self._block_end(), ended, MessageStop())))
 
     def failed(self, failure: Failure) -> bytes:
-        return named("error", envelope(failure, self._record.request_id))
+        error = envelope(failure, self._record.shown_id)
+        return b"".join(map(event, self._block_end())) + named("error", error)
 
     def _begins(self, part: Part) -> bool:
         return not self._blocks or not self._blocks[-1].goes_on(part)
 
-    def _open(self, part: Part) -> OpenBlock:
+    def _open(self, part: Part) -> BlockStart:
         block = OpenBlock(part, self._record.request_id)
         self._blocks.append(block)
-        return block
+        return BlockStart(index=len(self._blocks) - 1, content_block=block.empty())
 
     def _events(self, delta: TextDelta) -> Iterator[Tagged]:
         for part in delta.parts:
             if self._begins(part):
                 yield from self._block_end()
-                block = self._open(part)
-                yield BlockStart(index=len(self._blocks) - 1, content_block=block.empty())
+                yield self._open(part)
             if piece := piece_of(part):
                 yield BlockDelta(index=len(self._blocks) - 1, delta=piece)
 

@@ -47,6 +47,11 @@ async def count_tokens(request: Request) -> Response:
 
 async def _chat(serving: Serving, body: CountRequest, num_bytes: int) -> ChatRequest:
     def work() -> ChatRequest:
-        return to_chat(body, keep_billing_line=serving.settings.keep_billing_line)
+        has_system = any(message.role == "system" for message in body.messages)
+        return to_chat(
+            body,
+            keep_billing_line=serving.settings.keep_billing_line,
+            late_system=has_system and serving.model.chat_template.takes_late_system,
+        )
 
     return await off_loop(work, num_bytes, INLINE_JSON_BYTES)
