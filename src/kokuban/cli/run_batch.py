@@ -10,7 +10,7 @@ import typer
 
 from kokuban.cli import options
 from kokuban.cli.options import DEFAULTS, EngineOptions, open_engine
-from kokuban.cli.serve import MaxBodySize, MaxRunningRequests, ServedModelName, TokenBudget
+from kokuban.cli.serve import MaxRunningRequests, ServedModelName, TokenBudget
 from kokuban.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ Results = Annotated[
 ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="The model, named as for `kokuban serve`.")
 ]
+MaxBodySize = Annotated[str, typer.Option(help="Longest line.")]
 Concurrency = Annotated[
     int | None,
     typer.Option(min=1, help="Requests at the same time. Default: --max-running-requests."),

@@ -12,11 +12,12 @@ from kokuban.server.messages.models import CountRequest, MessagesRequest
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.openai_responses import encode
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
 from kokuban.server.turn import begin_turn
 from kokuban.server.work import INLINE_JSON_BYTES, off_loop
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 @router.post("/v1/messages")
