@@ -1,6 +1,6 @@
 """Refuses JSON schemas that could not be followed to the letter, before anything is built."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from kokuban.core.errors import RequestError
 
@@ -50,5 +50,5 @@ def _nodes(schema: object) -> Iterator[tuple[int, object]]:
         depth, value = waiting.pop()
         yield depth, value
         children = value.values() if isinstance(value, Mapping) else value
-        if isinstance(value, Mapping | list):
+        if isinstance(children, Iterable) and not isinstance(children, str):
             waiting += [(depth + 1, child) for child in children]
