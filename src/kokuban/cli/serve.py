@@ -41,6 +41,9 @@ CorsOrigin = Annotated[
     list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
 ]
 MaxBodySize = Annotated[str, typer.Option(help="Largest request body.")]
+PoolingName = Annotated[
+    str, typer.Option(help="Default of /v1/embeddings: last (token's hidden state) or mean.")
+]
 Drain = Annotated[float, typer.Option(help="Seconds that running requests get after SIGTERM.")]
 
 
@@ -73,6 +76,7 @@ def serve(
     allowed_host: AllowedHost = None,
     cors_origin: CorsOrigin = None,
     max_body_size: MaxBodySize = "32MiB",
+    pooling: PoolingName = "last",
     drain: Drain = 30.0,
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
@@ -88,6 +92,7 @@ def serve(
 def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
     """Raises `ConfigError` for what cannot work."""
     from kokuban.core.config import parse_bytes
+    from kokuban.core.pooling import parse_pooling
     from kokuban.server.settings import ServerSettings
 
     return ServerSettings(
@@ -99,6 +104,7 @@ def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         cors_origins=tuple(given["cors_origin"] or ()),
         max_body_bytes=parse_bytes(given["max_body_size"]),
         drain_s=given["drain"],
+        pooling=parse_pooling(given["pooling"]),
         max_waiting_requests=given["max_waiting_requests"],
     )
 

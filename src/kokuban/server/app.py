@@ -21,6 +21,7 @@ from kokuban.server import (
     admin,
     chat,
     completions,
+    embeddings,
     explain,
     health,
     kv_events,
@@ -36,7 +37,19 @@ from kokuban.server.routes import Handler
 from kokuban.server.serving import new_serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
-MODULES = (chat, completions, models, tokenize, sessions, health, explain, admin, kv_events, page)
+MODULES = (
+    chat,
+    completions,
+    embeddings,
+    models,
+    tokenize,
+    sessions,
+    health,
+    explain,
+    admin,
+    kv_events,
+    page,
+)
 """Each has a `router`."""
 
 ANTHROPIC_HEADERS = (
