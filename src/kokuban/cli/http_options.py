@@ -41,6 +41,14 @@ class HttpOptions:
     ] = None
     ssl_keyfile: Annotated[str | None, typer.Option(help="The certificate's key in PEM.")] = None
     max_body_size: Annotated[str, typer.Option(help="Largest request body.")] = "32MiB"
+    keep_billing_line: Annotated[
+        bool,
+        typer.Option(
+            "--keep-billing-line",
+            help="Leave Claude Code's changing billing line in its prompts: nothing behind it is "
+            "ever found in the cache.",
+        ),
+    ] = False
     max_connections: Annotated[int, typer.Option(help="Open connections at most.")] = 4096
     requests_per_minute: Annotated[
         float, typer.Option(help="Requests of each key in a minute; 0: no limit.")
@@ -72,6 +80,7 @@ _SAME = (
     "ssl_certfile",
     "ssl_keyfile",
     "no_auth",
+    "keep_billing_line",
     "api_key_file",
     "tool_parser",
     "reasoning_parser",
