@@ -6,7 +6,7 @@ import anthropic
 import pytest
 from anthropic import AsyncAnthropic
 from anthropic.types import Message, MessageParam
-from tests.fakes_text import CHATML, EOT
+from tests.fakes_text import EOT
 from tests.server.fakes import FakeEngine, served
 from tests.server.live import PIECES, A, B, C, live
 
@@ -58,9 +58,14 @@ async def test_a_streamed_message(sdk: AsyncAnthropic) -> None:
 
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
-CUES = CHATML.replace(
-    "{% endif %}", "{{ 'answer' if messages[-1].role == 'tool' else 'call' }}{% endif %}"
+CUES = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}<|im_start|>"
+    "{{ message.role }}\n{{ message.content }}{% for call in message.tool_calls %}<tool_call>"
+    "{{ call.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>"
+    "assistant\n{{ 'answer' if messages[-1].role == 'tool' else 'call' }}"
 )
+"""Ends with a word that the model's next token depends on."""
+
 SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {"city": {"type": "string"}},
