@@ -41,6 +41,12 @@ CorsOrigin = Annotated[
     list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
 ]
 MaxBodySize = Annotated[str, typer.Option(help="Largest request body.")]
+ResponseStore = Annotated[
+    str, typer.Option(help="Room for responses that clients may come back to. 0: none.")
+]
+ResponseTtl = Annotated[
+    float, typer.Option(help="Seconds that a response is kept which nobody asks for.")
+]
 Drain = Annotated[float, typer.Option(help="Seconds that running requests get after SIGTERM.")]
 
 
@@ -73,6 +79,8 @@ def serve(
     allowed_host: AllowedHost = None,
     cors_origin: CorsOrigin = None,
     max_body_size: MaxBodySize = "32MiB",
+    response_store: ResponseStore = "64MiB",
+    response_ttl: ResponseTtl = 86_400.0,
     drain: Drain = 30.0,
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
@@ -98,6 +106,8 @@ def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         allowed_hosts=tuple(given["allowed_host"] or ()),
         cors_origins=tuple(given["cors_origin"] or ()),
         max_body_bytes=parse_bytes(given["max_body_size"]),
+        response_store_bytes=parse_bytes(given["response_store"]),
+        response_ttl_s=given["response_ttl"],
         drain_s=given["drain"],
         max_waiting_requests=given["max_waiting_requests"],
     )

@@ -31,11 +31,24 @@ from kokuban.server import (
 )
 from kokuban.server.errors import failure
 from kokuban.server.guard import Guard
+from kokuban.server.responses import routes as responses
 from kokuban.server.routes import Handler
 from kokuban.server.serving import new_serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
-MODULES = (chat, completions, models, tokenize, sessions, health, explain, admin, kv_events, page)
+MODULES = (
+    chat,
+    completions,
+    responses,
+    models,
+    tokenize,
+    sessions,
+    health,
+    explain,
+    admin,
+    kv_events,
+    page,
+)
 """Each has a `router`."""
 
 
@@ -63,6 +76,7 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.state.serving = serving
+    app.state.responses = responses.new_kept(serving)
     return app
 
 

@@ -15,6 +15,9 @@ from starlette.routing import Route
 
 from kokuban import __version__
 from kokuban.server import explain, openai_models, openai_responses, sessions
+from kokuban.server.responses import bodies as responses
+from kokuban.server.responses.items import MODELS as ITEM_MODELS
+from kokuban.server.responses.request import ResponseRequest
 from kokuban.server.routes import Endpoint
 
 REF = "#/components/schemas/{}"
@@ -22,6 +25,8 @@ REF = "#/components/schemas/{}"
 _BODIES: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": openai_models.ChatRequest,
     "/v1/completions": openai_models.CompletionRequest,
+    "/v1/responses": ResponseRequest,
+    "/v1/responses/input_tokens": ResponseRequest,
     "/tokenize": openai_models.TokenizeText,
     "/detokenize": openai_models.DetokenizeRequest,
     "/v1/sessions/{session}/pause": sessions.PauseRequest,
@@ -31,6 +36,12 @@ _BODIES: dict[str, type[BaseModel]] = {
 _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions": openai_responses.ChatCompletion,
     "/v1/completions": openai_responses.Completion,
+    "/v1/responses": responses.ResponseBody,
+    "/v1/responses/input_tokens": responses.InputTokens,
+    "/v1/responses/{response_id}": responses.ResponseBody,
+    "delete /v1/responses/{response_id}": responses.ResponseDeleted,
+    "/v1/responses/{response_id}/cancel": responses.ResponseBody,
+    "/v1/responses/{response_id}/input_items": responses.ItemList,
     "/v1/models": openai_responses.ModelList,
     "/v1/models/{model}": openai_responses.ModelCard,
     "/tokenize": openai_responses.Tokens,
@@ -42,10 +53,31 @@ _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "delete /v1/sessions/{session}": sessions.SessionDeleted,
 }
 
-_STREAMS = frozenset({"/v1/chat/completions", "/v1/completions"})
+_STREAMS = frozenset(
+    {
+        "post /v1/chat/completions",
+        "post /v1/completions",
+        "post /v1/responses",
+        "get /v1/responses/{response_id}",
+    }
+)
+"""Answers that may be streams."""
 
-_FEEDS = frozenset({"/v1/kv_events"})
+_FEEDS = frozenset({"get /v1/kv_events"})
 """Streams that are never anything else."""
+
+_QUERIES: dict[str, dict[str, dict[str, Any]]] = {
+    "get /v1/responses/{response_id}": {
+        "stream": {"type": "boolean"},
+        "starting_after": {"type": "integer", "minimum": -1},
+    },
+    "get /v1/responses/{response_id}/input_items": {
+        "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+        "order": {"enum": ["asc", "desc"]},
+        "after": {"type": "string"},
+    },
+}
+"""What may stand behind a path, with its schema."""
 
 _ERROR = {
     "type": "object",
@@ -67,12 +99,14 @@ _ERROR = {
 
 def describe(routes: Sequence[Route]) -> dict[str, Any]:
     """The document of these routes; those that are not to be shown are left out."""
-    models: list[type[BaseModel]] = [*_BODIES.values(), openai_models.TokenizeChat]
+    parts = {*ITEM_MODELS.values(), openai_models.TokenizeChat}
+    models: list[type[BaseModel]] = [*{*_BODIES.values(), *parts}]
+    models.sort(key=lambda model: model.__name__)
     _, bodies = models_json_schema(
         [(model, "validation") for model in models], ref_template=REF.format("{model}")
     )
     _, answers = msgspec.json.schema_components(
-        list(_ANSWERS.values()), ref_template=REF.format("{name}")
+        list(dict.fromkeys(_ANSWERS.values())), ref_template=REF.format("{name}")
     )
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -97,11 +131,8 @@ def _operation(method: str, route: Route) -> dict[str, Any]:
         "description": inspect.cleandoc(handler.__doc__ or ""),
         "operationId": re.sub(r"\W", "_", f"{handler.__name__}{path}_{method}"),
     }
-    if names := list(route.param_convertors):
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ]
+    if parameters := _parameters(f"{method} {path}", list(route.param_convertors)):
+        operation["parameters"] = parameters
     if body := _BODIES.get(path):
         schema: dict[str, Any] = _ref(body.__name__)
         if path == "/tokenize":
@@ -113,9 +144,9 @@ def _operation(method: str, route: Route) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": {}}}
     if answer := _ANSWERS.get(f"{method} {path}", _ANSWERS.get(path)):
         content = {"application/json": {"schema": _ref(answer.__name__)}}
-    if path in _STREAMS | _FEEDS:
+    if f"{method} {path}" in _STREAMS | _FEEDS:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    if path in _FEEDS:
+    if f"{method} {path}" in _FEEDS:
         del content["application/json"]
     operation["responses"] = {
         "200": {"description": "The answer.", "content": content},
@@ -125,6 +156,17 @@ def _operation(method: str, route: Route) -> dict[str, Any]:
         },
     }
     return operation
+
+
+def _parameters(operation: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Those of the path, then those behind it."""
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in names
+    ] + [
+        {"name": name, "in": "query", "schema": schema}
+        for name, schema in _QUERIES.get(operation, {}).items()
+    ]
 
 
 def _ref(name: str) -> dict[str, str]:

@@ -66,6 +66,12 @@ class ServerSettings:
     explain_requests: int = 1024
     """Requests of each tenant that /v1/explain remembers, with their tokens; 0: none."""
 
+    response_store_bytes: int = 64 * 2**20
+    """Room for the responses of /v1/responses that clients may come back to; 0: none is kept."""
+
+    response_ttl_s: float = 24 * 3600.0
+    """How long one is kept that nobody asks for."""
+
     max_waiting_requests: int = 4096
     """Length of the engine's queue, at which /ready says no."""
 
@@ -88,6 +94,10 @@ class ServerSettings:
             yield f"max_body_bytes={self.max_body_bytes} is below 1"
         if self.explain_requests < 0:
             yield f"explain_requests={self.explain_requests} is negative"
+        if self.response_store_bytes < 0:
+            yield f"response_store_bytes={self.response_store_bytes} is negative"
+        if not self.response_ttl_s > 0:
+            yield f"response_ttl_s={self.response_ttl_s} is not above 0"
         if self.drain_s < 0:
             yield f"drain_s={self.drain_s} is negative"
 
