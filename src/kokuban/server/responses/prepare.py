@@ -21,6 +21,7 @@ from kokuban.server.responses.messages import to_messages
 from kokuban.server.responses.request import LOGPROBS, ResponseRequest
 from kokuban.server.responses.store import Node, ResponseStore
 from kokuban.server.responses.tools import Toolbox, chat_tool_choice, open_toolbox
+from kokuban.server.responses.truncation import fit
 from kokuban.server.serving import Serving
 from kokuban.server.work import off_loop
 
@@ -98,6 +99,8 @@ async def prepare(
         return _chat(serving, body, [*before, *items], toolbox)
 
     chat = await off_loop(work, total)
+    if body.truncation == "auto":
+        await fit(serving, chat, total)
     return Ask(
         body=body, items=items, previous=previous, toolbox=toolbox, chat=chat, num_bytes=total
     )
