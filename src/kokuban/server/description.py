@@ -99,9 +99,8 @@ _ERROR = {
 
 def describe(routes: Sequence[Route]) -> dict[str, Any]:
     """The document of these routes; those that are not to be shown are left out."""
-    parts = {*ITEM_MODELS.values(), openai_models.TokenizeChat}
-    models: list[type[BaseModel]] = [*{*_BODIES.values(), *parts}]
-    models.sort(key=lambda model: model.__name__)
+    parts: set[type[BaseModel]] = {*ITEM_MODELS.values(), openai_models.TokenizeChat}
+    models = sorted(parts.union(_BODIES.values()), key=lambda model: model.__name__)
     _, bodies = models_json_schema(
         [(model, "validation") for model in models], ref_template=REF.format("{model}")
     )
