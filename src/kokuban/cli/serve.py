@@ -47,6 +47,9 @@ ResponseStore = Annotated[
 ResponseTtl = Annotated[
     float, typer.Option(help="Seconds that a response is kept which nobody asks for.")
 ]
+PoolingName = Annotated[
+    str, typer.Option(help="Default of /v1/embeddings: last (token's hidden state) or mean.")
+]
 Drain = Annotated[float, typer.Option(help="Seconds that running requests get after SIGTERM.")]
 
 
@@ -81,6 +84,7 @@ def serve(
     max_body_size: MaxBodySize = "32MiB",
     response_store: ResponseStore = "64MiB",
     response_ttl: ResponseTtl = 86_400.0,
+    pooling: PoolingName = "last",
     drain: Drain = 30.0,
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
@@ -96,6 +100,7 @@ def serve(
 def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
     """Raises `ConfigError` for what cannot work."""
     from kokuban.core.config import parse_bytes
+    from kokuban.core.pooling import parse_pooling
     from kokuban.server.settings import ServerSettings
 
     return ServerSettings(
@@ -109,6 +114,7 @@ def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         response_store_bytes=parse_bytes(given["response_store"]),
         response_ttl_s=given["response_ttl"],
         drain_s=given["drain"],
+        pooling=parse_pooling(given["pooling"]),
         max_waiting_requests=given["max_waiting_requests"],
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.env import cache_dir, debug
+from kokuban.core.model_config import ModelConfig
 from kokuban.core.speculation import Proposer
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
@@ -98,7 +99,7 @@ def _build(
     weights = loading.weights()
     # Only now: the pool's size depends on the memory that is left.
     budget = _budget(program, layout, config.max_positions, scheduler, runtime, draft)
-    info = _info(name, config.vocab_size, scheduler, runtime, budget, compute)
+    info = _info(name, config, scheduler, runtime, budget, compute)
     prices = _prices(program, weights, budget, scheduler, info)
     memory = _memory(program, layout, budget, key_space, scheduler, runtime, info, prices)
     valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
@@ -248,7 +249,7 @@ def _core(
 
 def _info(
     name: str,
-    vocab_size: int,
+    config: ModelConfig,
     scheduler: SchedulerConfig,
     runtime: RuntimeConfig,
     budget: KvBudget,
@@ -256,7 +257,8 @@ def _info(
 ) -> EngineInfo:
     return EngineInfo(
         model=name,
-        vocab_size=vocab_size,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
         max_context_tokens=budget.max_context_tokens,
         block_size=scheduler.block_size,
         num_blocks=budget.num_blocks,

@@ -1,6 +1,7 @@
 """The border between the server and the engine: one protocol, whatever the transport."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +35,9 @@ class EngineInfo:
     threads: int
     isa: str
     token_budget: int
+    hidden_size: int = 0
+    """Numbers in a hidden state, and so in an embedding."""
+
     prefix_cache: bool = False
     speculate: str = ""
     """What guesses tokens ahead: "ngram" or the name of a model; "": nothing."""
@@ -146,3 +150,17 @@ class EngineClient(Protocol):
     def alive(self) -> bool:
         """False once the engine thread has died; the server then reports itself unhealthy."""
         ...
+
+
+@asynccontextmanager
+async def submitted(
+    engine: EngineClient, requests: Sequence[Request]
+) -> AsyncGenerator[AsyncIterator[TokenEvent]]:
+    """The events of requests; whatever is left of them is cancelled in time, not when found."""
+    events = engine.submit(requests)
+    try:
+        yield events
+    finally:
+        close = getattr(events, "aclose", None)  # An iterator need not be a generator.
+        if close is not None:
+            await close()

@@ -16,7 +16,7 @@ from kokuban.core.errors import RequestError
 from kokuban.core.request import FinishReason, Pin, Request, RequestId
 from kokuban.core.sampling_params import SEED_BITS, SamplingParams
 from kokuban.core.step import SampledToken, TokenEvent, Usage
-from kokuban.engine.client import EngineClient
+from kokuban.engine.client import EngineClient, submitted
 from kokuban.sampling.state import check_vocabulary
 from kokuban.text.parts import Part
 from kokuban.text.stream import TextStream
@@ -45,6 +45,9 @@ class TextDelta:
     """Of this choice so far; with the first token, and when `finish` is present."""
 
     error: str | None = None
+    embedding: bytes | None = None
+    """The vector of a prompt that was pooled: see `ChunkOutput`."""
+
     parts: tuple[Part, ...] = ()
     """What the text says, where somebody reads it: words, thoughts, tool calls."""
 
@@ -88,7 +91,8 @@ async def generate(
     Raises:
         Overloaded, RequestError: the engine refused the requests; none of them runs.
     """
-    _check_ids(prompt_token_ids, params, engine.info.vocab_size)
+    check_vocabulary(params, engine.info.vocab_size)
+    check_token_ids(prompt_token_ids, engine.info.vocab_size)
     ends = {*params.stop_token_ids, *(() if params.ignore_eos else end_token_ids)}
     first = Request(
         id=RequestId(request_id or secrets.token_hex(12)),
@@ -113,8 +117,7 @@ async def _deltas(
 ) -> AsyncGenerator[TextDelta]:
     """Run the choices of one prompt and turn their tokens into text."""
     open_choices = {each.id: _Choice(each, tokenizer, continues=continues) for each in requests}
-    events = engine.submit(requests)
-    try:
+    async with submitted(engine, requests) as events:
         async for event in events:
             choice = open_choices.get(event.request_id)
             if choice is None:
@@ -128,15 +131,14 @@ async def _deltas(
                 yield delta
             if not open_choices:
                 return
-    finally:  # In time, not when somebody finds it.
-        close = getattr(events, "aclose", None)  # An iterator need not be a generator.
-        if close is not None:
-            await close()
 
 
-def _check_ids(token_ids: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
-    """An id that the embedding has no row for must never reach a step."""
-    check_vocabulary(params, vocab_size)
+def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+    """An id that the embedding has no row for must never reach a step.
+
+    Raises:
+        RequestError: names the id.
+    """
     for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
         if not 0 <= token_id < vocab_size:
             raise RequestError(

@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.routing import Route
 
 from kokuban import __version__
-from kokuban.server import explain, openai_models, openai_responses, sessions
+from kokuban.server import embedding_models, explain, openai_models, openai_responses, sessions
 from kokuban.server.responses import bodies as responses
 from kokuban.server.responses.items import MODELS as ITEM_MODELS
 from kokuban.server.responses.request import ResponseRequest
@@ -27,6 +27,7 @@ _BODIES: dict[str, type[BaseModel]] = {
     "/v1/completions": openai_models.CompletionRequest,
     "/v1/responses": ResponseRequest,
     "/v1/responses/input_tokens": ResponseRequest,
+    "/v1/embeddings": embedding_models.EmbeddingRequest,
     "/tokenize": openai_models.TokenizeText,
     "/detokenize": openai_models.DetokenizeRequest,
     "/v1/sessions/{session}/pause": sessions.PauseRequest,
@@ -42,6 +43,7 @@ _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "delete /v1/responses/{response_id}": responses.ResponseDeleted,
     "/v1/responses/{response_id}/cancel": responses.ResponseBody,
     "/v1/responses/{response_id}/input_items": responses.ItemList,
+    "/v1/embeddings": embedding_models.EmbeddingList,
     "/v1/models": openai_responses.ModelList,
     "/v1/models/{model}": openai_responses.ModelCard,
     "/tokenize": openai_responses.Tokens,

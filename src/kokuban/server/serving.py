@@ -83,15 +83,18 @@ class Serving:
         record.submitted_s = self.clock.now()
         self.history.add(record, prompts)
 
-    def encode(self, text: str, *, add_bos: bool) -> list[int]:
+    def encode(self, text: str, *, add_bos: bool, param: str = "prompt") -> list[int]:
         """Ids of a raw prompt, in which special tokens may be written out.
 
         Long texts take long: see `work.off_loop`.
 
+        Args:
+            param: the field that the text stands in.
+
         Raises:
             RequestError: the text cannot fit into the context, whatever its tokens are.
         """
-        self._check_text(len(text.encode("utf-8", "replace")), "prompt")
+        self._check_text(len(text.encode("utf-8", "replace")), param)
         return self.model.tokenizer.encode(text, add_bos=add_bos, parse_special=True)
 
     async def encode_chat(self, body: TemplateFields, num_bytes: int) -> list[int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from kokuban.core.errors import ConfigError
+from kokuban.core.pooling import Pooling
 
 if TYPE_CHECKING:
     from kokuban.engine.client import EngineClient
@@ -62,6 +63,9 @@ class ServerSettings:
 
     ping_s: float = 15.0
     """Time without an event after which a stream gets a comment, so that proxies keep it open."""
+
+    pooling: Pooling = "last"
+    """How /v1/embeddings makes one vector of a prompt when a client does not say."""
 
     explain_requests: int = 1024
     """Requests of each tenant that /v1/explain remembers, with their tokens; 0: none."""
