@@ -40,6 +40,16 @@ AllowedHost = Annotated[
 CorsOrigin = Annotated[
     list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
 ]
+ToolParser = Annotated[
+    str,
+    typer.Option(
+        help="Form in which the model writes calls of tools: auto, none, hermes, smollm2, llama3, "
+        "mistral, gemma or generic."
+    ),
+]
+ReasoningParser = Annotated[
+    str, typer.Option(help="Whether thoughts in <think> are told apart: auto, none or think.")
+]
 MaxBodySize = Annotated[str, typer.Option(help="Largest request body.")]
 ResponseStore = Annotated[
     str, typer.Option(help="Room for responses that clients may come back to. 0: none.")
@@ -73,6 +83,7 @@ def serve(
     public_prefix: options.PublicPrefix = None,
     eviction: options.EvictionPolicy = DEFAULTS.eviction,
     threads: options.Threads = 0,
+    engine: options.EngineKind = "thread",
     quantize: options.Quantize = "none",
     speculate: options.Speculate = "",
     no_prefix_cache: options.NoPrefixCache = False,
@@ -81,6 +92,8 @@ def serve(
     no_auth: NoAuth = False,
     allowed_host: AllowedHost = None,
     cors_origin: CorsOrigin = None,
+    tool_parser: ToolParser = "auto",
+    reasoning_parser: ReasoningParser = "auto",
     max_body_size: MaxBodySize = "32MiB",
     response_store: ResponseStore = "64MiB",
     response_ttl: ResponseTtl = 86_400.0,
@@ -89,12 +102,14 @@ def serve(
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
     given = dict(context.params)  # All of the above, by name.
-    settings = _server_settings(given)
-    engine_options = EngineOptions(
-        served_name=served_model_name,
+    raise typer.Exit(_run(_server_settings(given), _engine_options(given)))
+
+
+def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
+    return EngineOptions(
+        served_name=given["served_model_name"],
         **{name: given[name] for name in EngineOptions.__slots__ if name in given},
     )
-    raise typer.Exit(_run(settings, engine_options))
 
 
 def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
@@ -110,6 +125,8 @@ def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         no_auth=given["no_auth"],
         allowed_hosts=tuple(given["allowed_host"] or ()),
         cors_origins=tuple(given["cors_origin"] or ()),
+        tool_parser=given["tool_parser"],
+        reasoning_parser=given["reasoning_parser"],
         max_body_bytes=parse_bytes(given["max_body_size"]),
         response_store_bytes=parse_bytes(given["response_store"]),
         response_ttl_s=given["response_ttl"],

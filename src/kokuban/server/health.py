@@ -62,6 +62,8 @@ def _not_ready(serving: Serving) -> HttpError | None:
     client = serving.model.client
     if not client.alive():
         return _unavailable("the engine has stopped; see the server's log", "engine_dead")
+    if not client.ready():
+        return _unavailable("the engine is being started again", "engine_restarting")
     if serving.drain.draining:
         return _unavailable("this server is shutting down", "shutting_down")
     if client.stats().waiting >= serving.settings.max_waiting_requests:

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from kokuban.core.errors import ConfigError
 from kokuban.core.pooling import Pooling
+from kokuban.text.call_styles import STYLES
 
 if TYPE_CHECKING:
     from kokuban.engine.client import EngineClient
     from kokuban.text.chat import ChatTemplate
     from kokuban.text.tokenizer import Tokenizer
 
+TOOL_PARSERS = ("auto", "none", *STYLES)
+REASONING_PARSERS = ("auto", "none", "think")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
@@ -49,6 +52,14 @@ class ServerSettings:
 
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call the API. "*": all, then without credentials."""
+
+    tool_parser: str = "auto"
+    """How calls of tools are read: a name of `text.call_styles.STYLES`, "auto": as the chat
+    template teaches, or "none": they stay text."""
+
+    reasoning_parser: str = "auto"
+    """Whether thoughts between <think> marks are told apart: "think", "none", or "auto": where the
+    chat template knows the marks."""
 
     max_body_bytes: int = 32 * 2**20
     body_timeout_s: float = 60.0
@@ -96,6 +107,9 @@ class ServerSettings:
             )
         if self.max_body_bytes < 1:
             yield f"max_body_bytes={self.max_body_bytes} is below 1"
+        for name, known in (("tool_parser", TOOL_PARSERS), ("reasoning_parser", REASONING_PARSERS)):
+            if getattr(self, name) not in known:
+                yield f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}"
         if self.explain_requests < 0:
             yield f"explain_requests={self.explain_requests} is negative"
         if self.response_store_bytes < 0:
