@@ -95,6 +95,7 @@ class ServerSettings:
             raise ConfigError("; ".join(problems))
 
     def _problems(self) -> Iterator[str]:
+        yield from self._out_of_range()
         if not 0 <= self.port < 2**16:
             yield f"port={self.port} is not between 0 and 65535"
         for key in self.api_keys:
@@ -110,14 +111,13 @@ class ServerSettings:
         for name, known in (("tool_parser", TOOL_PARSERS), ("reasoning_parser", REASONING_PARSERS)):
             if getattr(self, name) not in known:
                 yield f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}"
-        if self.explain_requests < 0:
-            yield f"explain_requests={self.explain_requests} is negative"
-        if self.response_store_bytes < 0:
-            yield f"response_store_bytes={self.response_store_bytes} is negative"
+
+    def _out_of_range(self) -> Iterator[str]:
+        for name in ("explain_requests", "response_store_bytes", "drain_s"):
+            if getattr(self, name) < 0:
+                yield f"{name}={getattr(self, name)} is negative"
         if not self.response_ttl_s > 0:
             yield f"response_ttl_s={self.response_ttl_s} is not above 0"
-        if self.drain_s < 0:
-            yield f"drain_s={self.drain_s} is negative"
 
     @property
     def on_loopback(self) -> bool:
