@@ -95,7 +95,6 @@ class ServerSettings:
             raise ConfigError("; ".join(problems))
 
     def _problems(self) -> Iterator[str]:
-        yield from self._out_of_range()
         if not 0 <= self.port < 2**16:
             yield f"port={self.port} is not between 0 and 65535"
         for key in self.api_keys:
@@ -111,6 +110,7 @@ class ServerSettings:
         for name, known in (("tool_parser", TOOL_PARSERS), ("reasoning_parser", REASONING_PARSERS)):
             if getattr(self, name) not in known:
                 yield f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}"
+        yield from self._out_of_range()
 
     def _out_of_range(self) -> Iterator[str]:
         for name in ("explain_requests", "response_store_bytes", "drain_s"):
