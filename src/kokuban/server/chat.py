@@ -35,12 +35,13 @@ from kokuban.server.openai_responses import (
 )
 from kokuban.server.record import Record
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, check_stream_options, serving_of
 from kokuban.server.turn import begin_turn
 from kokuban.text.parts import CallPart, Part, ReasoningPart, TextPart, whole_calls
 from kokuban.text.tokenizer import Tokenizer
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 @router.post("/v1/chat/completions")

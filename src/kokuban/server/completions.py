@@ -20,6 +20,7 @@ from kokuban.server.openai_models import CompletionRequest, prompt_rows
 from kokuban.server.pins import prompt_pins
 from kokuban.server.record import Record
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import (
     Serving,
     check_stream_options,
@@ -40,7 +41,7 @@ MAX_PROMPT_TOKENS = 2**20
 """Tokens of all prompts of one HTTP request together; a longer context has room for itself. What
 is done for each of them on the event loop takes some 20 ms at this limit."""
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 @router.post("/v1/completions")

@@ -15,6 +15,9 @@ from starlette.routing import Route
 
 from kokuban import __version__
 from kokuban.server import embedding_models, explain, openai_models, openai_responses, sessions
+from kokuban.server.messages import answers as messages_answers
+from kokuban.server.messages import errors as messages_errors
+from kokuban.server.messages import models as messages_models
 from kokuban.server.responses import bodies as responses
 from kokuban.server.responses.items import MODELS as ITEM_MODELS
 from kokuban.server.responses.request import ResponseRequest
@@ -27,6 +30,8 @@ _BODIES: dict[str, type[BaseModel]] = {
     "/v1/completions": openai_models.CompletionRequest,
     "/v1/responses": ResponseRequest,
     "/v1/responses/input_tokens": ResponseRequest,
+    "/v1/messages": messages_models.MessagesRequest,
+    "/v1/messages/count_tokens": messages_models.CountRequest,
     "/v1/embeddings": embedding_models.EmbeddingRequest,
     "/tokenize": openai_models.TokenizeText,
     "/detokenize": openai_models.DetokenizeRequest,
@@ -43,6 +48,8 @@ _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "delete /v1/responses/{response_id}": responses.ResponseDeleted,
     "/v1/responses/{response_id}/cancel": responses.ResponseBody,
     "/v1/responses/{response_id}/input_items": responses.ItemList,
+    "/v1/messages": messages_answers.MessageAnswer,
+    "/v1/messages/count_tokens": messages_answers.TokenCount,
     "/v1/embeddings": embedding_models.EmbeddingList,
     "/v1/models": openai_responses.ModelList,
     "/v1/models/{model}": openai_responses.ModelCard,
@@ -59,6 +66,7 @@ _STREAMS = frozenset(
     {
         "post /v1/chat/completions",
         "post /v1/completions",
+        "post /v1/messages",
         "post /v1/responses",
         "get /v1/responses/{response_id}",
     }
@@ -107,7 +115,8 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
         [(model, "validation") for model in models], ref_template=REF.format("{model}")
     )
     _, answers = msgspec.json.schema_components(
-        list(dict.fromkeys(_ANSWERS.values())), ref_template=REF.format("{name}")
+        [*dict.fromkeys(_ANSWERS.values()), messages_errors.MessagesError],
+        ref_template=REF.format("{name}"),
     )
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -149,11 +158,12 @@ def _operation(method: str, route: Route) -> dict[str, Any]:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     if f"{method} {path}" in _FEEDS:
         del content["application/json"]
+    error = "MessagesError" if messages_errors.is_ours(path) else "ErrorEnvelope"
     operation["responses"] = {
         "200": {"description": "The answer.", "content": content},
         "default": {
             "description": "Anything that is no success.",
-            "content": {"application/json": {"schema": _ref("ErrorEnvelope")}},
+            "content": {"application/json": {"schema": _ref(error)}},
         },
     }
     return operation

@@ -22,6 +22,7 @@ from kokuban.server.embedding_form import EmbeddingForm
 from kokuban.server.embedding_models import EmbeddingRequest
 from kokuban.server.openai_models import prompt_rows
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, check_token_ids, serving_of
 from kokuban.server.work import off_loop
 
@@ -32,7 +33,7 @@ MAX_INPUT_TOKENS = 300_000
 """Tokens of all inputs of one HTTP request together; OpenAI's limit. A longer context has room for
 itself."""
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 @router.post("/v1/embeddings")

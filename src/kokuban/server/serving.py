@@ -16,6 +16,7 @@ from kokuban.engine.client import EngineInfo
 from kokuban.observe.clock import Clock, SystemClock
 from kokuban.observe.metrics import EngineCollector, ServingMetrics
 from kokuban.server.history import MAX_TOKENS, History
+from kokuban.server.keys import KeyRing
 from kokuban.server.life import Drain
 from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
 from kokuban.server.record import Record
@@ -42,6 +43,7 @@ class Serving:
     """Bytes of text that one token can stand for, at most."""
 
     history: History
+    keys: KeyRing
     chat_template: ChatTemplate
     """The model's, with the operator's choice of parsers."""
 
@@ -171,16 +173,19 @@ def new_serving(
             "max_context_tokens": str(info.max_context_tokens),
         }
     )
+    clock = clock or SystemClock()
+    keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file, clock)
     template = _with_parsers(model.chat_template, settings)
     return Serving(
         model=model,
         chat_template=template,
         shown_ids=_shown_ids(template, model.tokenizer),
         settings=settings,
-        clock=clock or SystemClock(),
+        clock=clock,
+        keys=keys,
         metrics=metrics,
         longest_token=_longest_token(model.tokenizer),
-        history=History(settings.explain_requests, MAX_TOKENS // max(1, len(settings.api_keys))),
+        history=History(settings.explain_requests, MAX_TOKENS // keys.num_tenants),
     )
 
 

@@ -13,6 +13,7 @@ import copy
 import datetime as dt
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import jinja2
@@ -95,6 +96,20 @@ class ChatTemplate:
         other = copy.copy(self)
         other.style = style
         return other
+
+    @cached_property
+    def takes_late_system(self) -> bool:
+        """Whether a system message may stand behind other turns. Found by trying, once."""
+        roles = ("user", "assistant", "user", "system", "assistant", "user")
+        messages = [
+            {"role": role, "content": f"{_PROBE}-{index}"} for index, role in enumerate(roles)
+        ]
+        try:
+            text = self.render_chat(messages)
+        except RequestError:
+            return False
+        places = [text.find(message["content"]) for message in messages]
+        return -1 not in places and places == sorted(places)
 
     def encode_chat(
         self,

@@ -28,13 +28,14 @@ from kokuban.server.responses.replay import replay
 from kokuban.server.responses.request import ResponseRequest
 from kokuban.server.responses.store import Entry, ResponseStore
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
 from kokuban.server.turn import begin_turn
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 def new_kept(serving: Serving) -> Kept:
