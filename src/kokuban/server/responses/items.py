@@ -29,7 +29,7 @@ class Part(Marked):
     refusal: str | None = None
 
 
-class InputMessage(Strict):
+class MessageParam(Strict):
     """What somebody said, the model included."""
 
     id: str | None = Field(None, max_length=MAX_ID_LENGTH)
@@ -38,7 +38,7 @@ class InputMessage(Strict):
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
-class InputFunctionCall(Strict):
+class FunctionCallParam(Strict):
     """A function that the model called."""
 
     id: str | None = Field(None, max_length=MAX_ID_LENGTH)
@@ -49,7 +49,7 @@ class InputFunctionCall(Strict):
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
-class InputCustomCall(Strict):
+class CustomCallParam(Strict):
     """A tool that the model called with a text."""
 
     id: str | None = Field(None, max_length=MAX_ID_LENGTH)
@@ -59,7 +59,7 @@ class InputCustomCall(Strict):
     input: str
 
 
-class InputResult(Strict):
+class CallResultParam(Strict):
     """What came of a call."""
 
     id: str | None = Field(None, max_length=MAX_ID_LENGTH)
@@ -67,7 +67,7 @@ class InputResult(Strict):
     output: str | list[Part]
 
 
-class InputReasoning(Strict):
+class ReasoningParam(Strict):
     """What the model thought."""
 
     id: str | None = Field(None, max_length=MAX_ID_LENGTH)
@@ -76,20 +76,20 @@ class InputReasoning(Strict):
     encrypted_content: str | None = None
 
 
-class ItemReference(Strict):
+class ReferenceParam(Strict):
     """An item of an earlier response, by its id."""
 
     id: str = Field(min_length=1, max_length=MAX_ID_LENGTH)
 
 
 MODELS: Mapping[str, type[Strict]] = {
-    "message": InputMessage,
-    "function_call": InputFunctionCall,
-    "function_call_output": InputResult,
-    "custom_tool_call": InputCustomCall,
-    "custom_tool_call_output": InputResult,
-    "reasoning": InputReasoning,
-    "item_reference": ItemReference,
+    "message": MessageParam,
+    "function_call": FunctionCallParam,
+    "function_call_output": CallResultParam,
+    "custom_tool_call": CustomCallParam,
+    "custom_tool_call_output": CallResultParam,
+    "reasoning": ReasoningParam,
+    "item_reference": ReferenceParam,
 }
 
 _PREFIXES = {
