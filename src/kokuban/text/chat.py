@@ -24,6 +24,7 @@ from kokuban.text.masking import SpecialMask
 from kokuban.text.messages import Message, normalise
 from kokuban.text.sandbox import MAX_CHARS, Clock, Sandbox, TooMuchWork, counting
 from kokuban.text.tokenizer import Tokenizer
+from kokuban.text.tool_prompt import Abilities, abilities_of, written_out
 from kokuban.text.validate import check_json
 
 _LOG = logging.getLogger(__name__)
@@ -177,10 +178,12 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         template = self._tool_template if tools else self._template
+        checked = normalise(messages, keep_developer=template.knows_developer)
+        tools = check_json(tools, "tools") or None
         variables: dict[str, Any] = {
             **_checked_kwargs(kwargs),
-            "messages": normalise(messages, keep_developer=template.knows_developer),
-            "tools": check_json(tools, "tools") or None,
+            "messages": written_out(checked, tools, template.find_abilities, self.style.calls),
+            "tools": tools,
             "documents": check_json(documents, "documents") or None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -210,6 +213,13 @@ class _Compiled:
         self.knows_developer = "developer" in source
         self._wants_parts = False
         self._wants_parts = self._ignores_text()
+        self._abilities: Abilities | None = None
+
+    def find_abilities(self) -> Abilities:
+        """What of a conversation with tools it writes; found out at the first time."""
+        if self._abilities is None:
+            self._abilities = abilities_of(self.render)
+        return self._abilities
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text that the template makes.
