@@ -25,7 +25,8 @@ MaxWaitingRequests = Annotated[
     int, typer.Option(help="Length of the queue; beyond it requests get 429.")
 ]
 ServedModelName = Annotated[
-    str | None, typer.Option(help="The API's name of the model. Default: MODEL as given.")
+    list[str] | None,
+    typer.Option(help="The API's name of the model, MODEL by default; may be repeated."),
 ]
 ApiKey = Annotated[
     list[str] | None,
@@ -39,6 +40,9 @@ AllowedHost = Annotated[
 ]
 CorsOrigin = Annotated[
     list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse fields of a body that this server does not know.")
 ]
 MaxBodySize = Annotated[str, typer.Option(help="Largest request body.")]
 Drain = Annotated[float, typer.Option(help="Seconds that running requests get after SIGTERM.")]
@@ -72,6 +76,7 @@ def serve(
     no_auth: NoAuth = False,
     allowed_host: AllowedHost = None,
     cors_origin: CorsOrigin = None,
+    strict: Strict = False,
     max_body_size: MaxBodySize = "32MiB",
     drain: Drain = 30.0,
 ) -> None:
@@ -79,7 +84,7 @@ def serve(
     given = dict(context.params)  # All of the above, by name.
     settings = _server_settings(given)
     engine_options = EngineOptions(
-        served_name=served_model_name,
+        served_name=served_model_name[0] if served_model_name else None,
         **{name: given[name] for name in EngineOptions.__slots__ if name in given},
     )
     raise typer.Exit(_run(settings, engine_options))
@@ -97,6 +102,8 @@ def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         no_auth=given["no_auth"],
         allowed_hosts=tuple(given["allowed_host"] or ()),
         cors_origins=tuple(given["cors_origin"] or ()),
+        strict=given["strict"],
+        model_aliases=tuple(given["served_model_name"] or ())[1:],
         max_body_bytes=parse_bytes(given["max_body_size"]),
         drain_s=given["drain"],
         max_waiting_requests=given["max_waiting_requests"],

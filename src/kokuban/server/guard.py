@@ -66,7 +66,10 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                MutableHeaders(scope=message)["x-request-id"] = shown_id
+                shown = MutableHeaders(scope=message)
+                shown["x-request-id"] = shown_id
+                if warning := state.get("warning"):
+                    shown["x-kokuban-warning"] = warning
                 self._metrics.responded(message["status"])
             await send(message)
 

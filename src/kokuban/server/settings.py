@@ -49,6 +49,12 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call the API. "*": all, then without credentials."""
 
+    strict: bool = False
+    """Refuse fields that nobody here knows, instead of naming them in a header."""
+
+    model_aliases: tuple[str, ...] = ()
+    """Further names of the model, for clients that ask for a fixed one."""
+
     max_body_bytes: int = 32 * 2**20
     body_timeout_s: float = 60.0
     """Longest time for a client to send its body."""
@@ -84,6 +90,9 @@ class ServerSettings:
                 f"host={self.host} can be reached from other machines and no key is set; add "
                 f"--api-key KEY, or --no-auth to let anybody use this server"
             )
+        for alias in self.model_aliases:
+            if not alias or not alias.isprintable():
+                yield f"the model name {alias!r} is empty or cannot be printed"
         if self.max_body_bytes < 1:
             yield f"max_body_bytes={self.max_body_bytes} is below 1"
         if self.explain_requests < 0:
