@@ -76,6 +76,28 @@ async def test_two_authorization_headers_are_none() -> None:
     assert response.status_code == 401
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([("x-api-key", KEY)], 200),
+        ([("x-api-key", "")], 401),
+        ([("x-api-key", "x")], 401),
+        ([("x-api-key", f"Bearer {KEY}")], 401),
+        ([("x-api-key", KEY), ("x-api-key", KEY)], 401),
+        ([("x-api-key", "x"), ("authorization", f"Bearer {KEY}")], 200),
+        ([("x-api-key", KEY), ("authorization", "Bearer x")], 401),
+    ],
+)
+async def test_a_key_may_come_as_anthropics_clients_send_it(
+    headers: list[tuple[str, str]], status: int
+) -> None:
+    """Authorization counts alone where it is there: one request never has two tenants."""
+    async with client(served(), api_keys=(KEY,)) as http:
+        response = await http.get("/v1/models", headers=headers)
+
+    assert response.status_code == status
+
+
 async def test_each_key_is_a_tenant() -> None:
     model = served()
     async with client(model, api_keys=("a", "b")) as http:

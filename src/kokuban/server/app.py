@@ -29,6 +29,7 @@ from kokuban.server import (
     sessions,
     tokenize,
 )
+from kokuban.server.envelopes import error_response
 from kokuban.server.errors import failure
 from kokuban.server.guard import Guard
 from kokuban.server.routes import Handler
@@ -37,6 +38,14 @@ from kokuban.server.settings import ServedModel, ServerSettings
 
 MODULES = (chat, completions, models, tokenize, sessions, health, explain, admin, kv_events, page)
 """Each has a `router`."""
+
+ANTHROPIC_HEADERS = (
+    "x-api-key",
+    "anthropic-version",
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+)
+"""What Anthropic's client sends from a web page."""
 
 
 def create_app(
@@ -73,8 +82,14 @@ def _cors(settings: ServerSettings) -> Middleware:
         CORSMiddleware,
         allow_origins=list(settings.cors_origins),
         allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["authorization", "content-type", "x-request-id", "x-session-id"],
-        expose_headers=["x-request-id", "retry-after"],
+        allow_headers=[
+            "authorization",
+            "content-type",
+            "x-request-id",
+            "x-session-id",
+            *ANTHROPIC_HEADERS,
+        ],
+        expose_headers=["x-request-id", "request-id", "retry-after"],
         allow_credentials="*" not in settings.cors_origins,
     )
 
@@ -94,5 +109,5 @@ def _describe(routes: Sequence[Route]) -> Handler:
 
 
 async def _enveloped(request: Request, error: Exception) -> Response:
-    """404 and 405 of the router, in our envelope."""
-    return failure(error).response()
+    """404 and 405 of the router, in the envelope of the path's API."""
+    return error_response(failure(error), request.scope)

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kokuban.core.errors import KokubanError
 from kokuban.observe.metrics import ServingMetrics
+from kokuban.server.envelopes import error_response
 from kokuban.server.errors import CLIENT_CLOSED, HttpError, failure
 from kokuban.server.settings import ServerSettings
 
@@ -67,7 +68,8 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 shown = MutableHeaders(scope=message)
-                shown["x-request-id"] = shown_id
+                for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's.
+                    shown[name] = shown_id
                 if warning := state.get("warning"):
                     shown["x-kokuban-warning"] = warning
                 self._metrics.responded(message["status"])
@@ -87,7 +89,7 @@ class Guard:
             problem = failure(error)
             if started:
                 raise
-            await problem.response()(scope, receive, answer)
+            await error_response(problem, scope)(scope, receive, answer)
 
     def _check_host(self, headers: Headers) -> None:
         host = headers.get("host", "")
@@ -103,19 +105,28 @@ class Guard:
         """Whose request it is: a word for each key, and one for everybody where there is none."""
         if not self._keys or path in PUBLIC:
             return ""
-        found = headers.getlist("authorization")
-        scheme, _, key = found[0].partition(" ") if len(found) == 1 else ("", "", "")
-        given = key.encode("latin-1", "replace")
+        given = _given_key(headers).encode("latin-1", "replace")
         # Every key is compared, so that time does not tell how many were tried.
         matches = [hmac.compare_digest(given, known) for known in self._keys]
-        if scheme.lower() != "bearer" or not any(matches):
+        if not any(matches):
             raise HttpError(
                 401,
-                "this server wants an API key in the header 'Authorization: Bearer KEY'",
+                "this server wants an API key in the header 'Authorization: Bearer KEY', or in "
+                "'x-api-key: KEY'",
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
         return self._tenants[matches.index(True)]
+
+
+def _given_key(headers: Headers) -> str:
+    """The key as OpenAI's clients send it, else as Anthropic's do; "", which is no key: neither."""
+    found = headers.getlist("authorization")
+    if not found:
+        keys = headers.getlist("x-api-key")
+        return keys[0] if len(keys) == 1 else ""
+    scheme, _, key = found[0].partition(" ") if len(found) == 1 else ("", "", "")
+    return key if scheme.lower() == "bearer" else ""
 
 
 def tenant_of(key: bytes) -> str:
