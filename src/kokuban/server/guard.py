@@ -67,11 +67,7 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                shown = MutableHeaders(scope=message)
-                for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's.
-                    shown[name] = shown_id
-                if warning := state.get("warning"):
-                    shown["x-kokuban-warning"] = warning
+                _label(message, shown_id, state.get("warning"))
                 self._metrics.responded(message["status"])
             await send(message)
 
@@ -135,6 +131,15 @@ def tenant_of(key: bytes) -> str:
     KV on disk carries its tenant's name over restarts, and the operator may reorder the keys.
     """
     return f"key-{blake2b(key, digest_size=16).hexdigest()}"
+
+
+def _label(message: Message, shown_id: str, warning: str | None) -> None:
+    """Put the headers on the start of an answer that every answer has."""
+    shown = MutableHeaders(scope=message)
+    for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's.
+        shown[name] = shown_id
+    if warning is not None:
+        shown["x-kokuban-warning"] = warning
 
 
 def _check_size(headers: Headers) -> None:
