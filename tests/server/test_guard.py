@@ -16,6 +16,7 @@ BODY = {"model": "m", "prompt": "p", "max_tokens": 1}
 
 
 async def test_every_route_but_the_listed_ones_wants_the_key() -> None:
+    """Keeps B94 out: docs/bugbank.md."""
     app = make_app(served(), api_keys=(KEY,))
     routes = [route for module in MODULES for route in module.router.routes]
     paths = [route.path for route in routes if isinstance(route, Route)]
@@ -35,6 +36,7 @@ async def test_every_route_but_the_listed_ones_wants_the_key() -> None:
 
 
 async def test_the_engine_sees_nothing_of_a_request_without_a_key() -> None:
+    """Keeps B94 out: docs/bugbank.md."""
     model = served()
     async with client(model, api_keys=(KEY,)) as http:
         refused = await http.post("/v1/completions", json=BODY)
@@ -174,6 +176,7 @@ PREFLIGHT = {
 
 
 async def test_a_preflight_needs_no_key_and_a_refusal_can_be_read() -> None:
+    """Keeps B95 out: docs/bugbank.md."""
     settings = {"api_keys": (KEY,), "cors_origins": (ORIGIN,)}
     async with client(served(), **settings) as http:
         preflight = await http.options("/v1/chat/completions", headers=PREFLIGHT)
@@ -189,6 +192,7 @@ async def test_a_preflight_needs_no_key_and_a_refusal_can_be_read() -> None:
 
 
 async def test_all_origins_never_come_with_credentials() -> None:
+    """Keeps B95 out: docs/bugbank.md."""
     async with client(served(), cors_origins=("*",)) as http:
         preflight = await http.options("/v1/chat/completions", headers=PREFLIGHT)
 
