@@ -79,7 +79,7 @@ def check_unknown(request: Request, settings: ServerSettings, body: Strict) -> N
     if not names:
         return
     if settings.strict:
-        raise _unknown(names[0], known_names(body.apis))
+        raise _unknown(names[0], [*type(body).model_fields, *known_names(body.apis)])
     shown = [name if _PLAIN.fullmatch(name) else "?" for name in names[:MAX_NAMED]]
     if len(names) > MAX_NAMED:
         shown.append(f"and {len(names) - MAX_NAMED} more")
