@@ -44,6 +44,14 @@ class HttpOptions:
         bool, typer.Option("--strict", help="Refuse fields of a body that nobody here knows.")
     ] = False
     max_body_size: Annotated[str, typer.Option(help="Largest request body.")] = "32MiB"
+    keep_billing_line: Annotated[
+        bool,
+        typer.Option(
+            "--keep-billing-line",
+            help="Leave Claude Code's changing billing line in its prompts: nothing behind it is "
+            "ever found in the cache.",
+        ),
+    ] = False
     max_connections: Annotated[int, typer.Option(help="Open connections at most.")] = 4096
     requests_per_minute: Annotated[
         float, typer.Option(help="Requests of each key in a minute; 0: no limit.")
@@ -76,6 +84,7 @@ _SAME = (
     "ssl_keyfile",
     "no_auth",
     "strict",
+    "keep_billing_line",
     "api_key_file",
     "tool_parser",
     "reasoning_parser",

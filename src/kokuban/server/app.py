@@ -33,6 +33,7 @@ from kokuban.server import (
 from kokuban.server.envelopes import error_response
 from kokuban.server.errors import failure
 from kokuban.server.guard import Guard
+from kokuban.server.messages import routes as messages
 from kokuban.server.routes import Router, public_paths
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import new_serving
@@ -41,6 +42,7 @@ from kokuban.server.settings import ServedModel, ServerSettings
 MODULES = (
     chat,
     completions,
+    messages,
     embeddings,
     models,
     tokenize,

@@ -15,6 +15,9 @@ from starlette.routing import Route
 
 from kokuban import __version__
 from kokuban.server import embedding_models, explain, openai_models, openai_responses, sessions
+from kokuban.server.messages import answers as messages_answers
+from kokuban.server.messages import errors as messages_errors
+from kokuban.server.messages import models as messages_models
 from kokuban.server.routes import Endpoint
 
 REF = "#/components/schemas/{}"
@@ -22,6 +25,8 @@ REF = "#/components/schemas/{}"
 _BODIES: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": openai_models.ChatRequest,
     "/v1/completions": openai_models.CompletionRequest,
+    "/v1/messages": messages_models.MessagesRequest,
+    "/v1/messages/count_tokens": messages_models.CountRequest,
     "/v1/embeddings": embedding_models.EmbeddingRequest,
     "/tokenize": openai_models.TokenizeText,
     "/detokenize": openai_models.DetokenizeRequest,
@@ -32,6 +37,8 @@ _BODIES: dict[str, type[BaseModel]] = {
 _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions": openai_responses.ChatCompletion,
     "/v1/completions": openai_responses.Completion,
+    "/v1/messages": messages_answers.MessageAnswer,
+    "/v1/messages/count_tokens": messages_answers.TokenCount,
     "/v1/embeddings": embedding_models.EmbeddingList,
     "/v1/models": openai_responses.ModelList,
     "/v1/models/{model}": openai_responses.ModelCard,
@@ -44,7 +51,7 @@ _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "delete /v1/sessions/{session}": sessions.SessionDeleted,
 }
 
-_STREAMS = frozenset({"/v1/chat/completions", "/v1/completions"})
+_STREAMS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
 
 _FEEDS = frozenset({"/v1/kv_events"})
 """Streams that are never anything else."""
@@ -74,7 +81,7 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
         [(model, "validation") for model in models], ref_template=REF.format("{model}")
     )
     _, answers = msgspec.json.schema_components(
-        list(_ANSWERS.values()), ref_template=REF.format("{name}")
+        [*_ANSWERS.values(), messages_errors.MessagesError], ref_template=REF.format("{name}")
     )
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -119,11 +126,12 @@ def _operation(method: str, route: Route) -> dict[str, Any]:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     if path in _FEEDS:
         del content["application/json"]
+    error = "MessagesError" if messages_errors.is_ours(path) else "ErrorEnvelope"
     operation["responses"] = {
         "200": {"description": "The answer.", "content": content},
         "default": {
             "description": "Anything that is no success.",
-            "content": {"application/json": {"schema": _ref("ErrorEnvelope")}},
+            "content": {"application/json": {"schema": _ref(error)}},
         },
     }
     return operation

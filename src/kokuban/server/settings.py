@@ -132,6 +132,9 @@ class ServerSettings:
     explain_requests: int = 1024
     """Requests of each tenant that /v1/explain remembers, with their tokens; 0: none."""
 
+    keep_billing_line: bool = False
+    """Whether the line that Claude Code changes with every request stays in its system prompt."""
+
     max_waiting_requests: int = 4096
     """Length of the engine's queue, at which /ready says no."""
 

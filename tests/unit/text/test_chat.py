@@ -196,7 +196,9 @@ def test_text_parts_are_joined_by_a_newline() -> None:
 
 def test_null_content_beside_tool_calls_is_empty() -> None:
     """Keeps B22 out: docs/bugbank.md."""
-    assert render(CONTENTS, [USER, CALL]) == "[q][]"
+    template = CALLS + "{{ call.function.name }}{% endfor %}[{{ message.content }}]{% endfor %}"
+
+    assert render(template, [USER, CALL]) == "[q]f[]"
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ STRICT = (
         ([{"role": "system", "content": "s"}, USER], "no system role"),
         ([{"role": "developer", "content": "s"}, USER], "no system role"),
         ([USER, USER], "roles must alternate"),
-        ([RESULT], "roles must alternate"),
+        ([CALL], "roles must alternate"),
     ],
 )
 def test_what_the_template_refuses_is_the_clients_fault(
