@@ -83,7 +83,7 @@ def serve(
 
 def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
     return EngineOptions(
-        served_name=given["served_model_name"][0] if given["served_model_name"] else None,
+        served_name=options.first(given["served_model_name"]),
         **{name: given[name] for name in EngineOptions.__slots__ if name in given},
     )
 
