@@ -38,7 +38,7 @@ async def test_a_field_takes_what_the_table_says_and_refuses_the_rest_by_name(
     api: Api, parameter: Parameter
 ) -> None:
     """Keeps B12, B26, B27 and B28 out: docs/bugbank.md."""
-    async with client(served(engine=FakeEngine(max_context_tokens=64))) as http:
+    async with client(served(engine=FakeEngine(max_context_tokens=1024))) as http:
         for value in good(parameter):
             raw = body(api, {parameter.name: value})
             response = await http.post(PATHS[api], content=raw, headers=JSON)
@@ -79,7 +79,7 @@ async def test_any_fields_together_are_served_or_refused_and_never_a_fault(
     api: Api, data: st.DataObject
 ) -> None:
     fields = data.draw(bodies(api))
-    model = served(engine=FakeEngine(max_context_tokens=64))
+    model = served(engine=FakeEngine(max_context_tokens=1024))
     async with client(model) as http:
         response = await http.post(PATHS[api], content=body(api, fields), headers=JSON)
 
