@@ -90,6 +90,11 @@ def prompt_pins(body: CacheFields, num_tokens: int, *, has_marks: bool = False) 
     return (Pin(num_tokens, max(ttls_s)),) if ttls_s else ()
 
 
+def asks_to_keep(body: ChatRequest) -> bool:
+    """Whether a request has any of Anthropic's marks."""
+    return body.cache_control is not None or any(mark.is_control for mark in _marks(body))
+
+
 def _is_extended(body: CacheFields) -> bool:
     return body.prompt_cache_retention == "24h"
 

@@ -21,6 +21,8 @@ MIN_TIMEOUT_S = 0.01
 
 _NOT_NEGATIVE = (
     "explain_requests",
+    "response_store_bytes",
+    "response_ttl_s",
     "drain_s",
     "request_timeout_s",
     "requests_per_minute",
@@ -131,6 +133,12 @@ class ServerSettings:
 
     explain_requests: int = 1024
     """Requests of each tenant that /v1/explain remembers, with their tokens; 0: none."""
+
+    response_store_bytes: int = 64 * 2**20
+    """Room for the responses of /v1/responses that clients may come back to; 0: none is kept."""
+
+    response_ttl_s: float = 24 * 3600.0
+    """How long one is kept that nobody asks for."""
 
     keep_billing_line: bool = False
     """Whether the line that Claude Code changes with every request stays in its system prompt."""

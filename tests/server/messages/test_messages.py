@@ -141,16 +141,20 @@ async def test_an_answer_without_a_word_has_one_empty_block() -> None:
     ]
 
 
-async def test_input_tokens_are_those_that_the_cache_had_not_and_will_not_have() -> None:
+@pytest.mark.parametrize(
+    ("marks", "written"), [({}, 0), ({"cache_control": {"type": "ephemeral"}}, 5)]
+)
+async def test_three_counts_add_up_to_the_prompt(marks: Json, written: int) -> None:
+    """What the cache takes is told to those who asked it to take something."""
     usage = Usage(0, 0, cached_tokens=7, cache_write_tokens=5)
 
-    whole = (await send(speaking(usage))).json()["usage"]
-    events = events_of((await send(speaking(usage), stream=True)).content)
+    whole = (await send(speaking(usage), **marks)).json()["usage"]
+    events = events_of((await send(speaking(usage), stream=True, **marks)).content)
 
     for found in (whole, events[0]["message"]["usage"], events[-2]["usage"]):
         assert found["cache_read_input_tokens"] == 7
-        assert found["cache_creation_input_tokens"] == 5
-        assert found["input_tokens"] == 20 - 12
+        assert found["cache_creation_input_tokens"] == written
+        assert found["input_tokens"] == 20 - 7 - written
         assert found["kokuban"]["cached_pool_tokens"] == 7
 
 

@@ -11,6 +11,7 @@ from kokuban.server.messages.form import MessagesForm
 from kokuban.server.messages.models import CountRequest, MessagesRequest
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.openai_responses import encode
+from kokuban.server.pins import asks_to_keep
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
@@ -27,7 +28,7 @@ async def messages(request: Request) -> Response:
     raw = await read_json(request, serving.settings)
     chat = await _chat(serving, await parse_body(MessagesRequest, raw), len(raw))
     turn = await begin_turn(serving, request, chat, len(raw), api="messages")
-    form = MessagesForm(serving, turn.record, turn.params)
+    form = MessagesForm(serving, turn.record, turn.params, keeps=asks_to_keep(chat))
     return respond(
         serving, turn.deltas, form, turn.record, stream=bool(chat.stream), keep_alive=PING
     )
