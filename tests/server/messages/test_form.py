@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from pydantic import TypeAdapter
 from tests.server.asgi import Json, make_app
 from tests.server.fakes import served
 from tests.server.messages.test_messages import events_of
@@ -109,6 +111,18 @@ def test_a_stream_puts_together_what_the_whole_answer_is(parts: list[Part]) -> N
     for events in (streamed(parts), streamed(parts, at_once=True)):
         assert put_together(events) == expected["content"]
         assert events[-2]["delta"]["stop_reason"] == expected["stop_reason"]
+
+
+def test_answers_and_events_are_what_the_official_client_declares() -> None:
+    """Its types are strict here, unlike in the client itself."""
+    parts = [*THOUGHT, *WORDS, *FIRST, *SECOND]
+    events = TypeAdapter(RawMessageStreamEvent)
+
+    Message.model_validate(whole(parts), strict=True)
+    for event in streamed(parts):
+        if event["type"] != "ping":  # Of which the client's types know nothing.
+            found = events.validate_python(event, strict=True)
+            assert found.type == event["type"]
 
 
 def test_blocks_of_every_kind() -> None:
