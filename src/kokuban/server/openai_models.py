@@ -189,6 +189,8 @@ class FunctionTool(Marked):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    """Its arguments must be valid under `parameters`."""
 
 
 class Tool(Marked):
@@ -225,6 +227,8 @@ class ChatRequest(TemplateFields, SamplingFields):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     tool_choice: str | dict[str, Any] | None = None
+    """Read by `tool_choice.plan_tools`."""
+
     parallel_tool_calls: bool | None = None
     modalities: list[str] | None = None
     echo: bool | None = None
@@ -241,13 +245,6 @@ class ChatRequest(TemplateFields, SamplingFields):
     def _no_echo(cls, value: bool | None) -> bool | None:
         if value:
             raise ValueError("a chat cannot be echoed; use /v1/completions")
-        return value
-
-    @field_validator("tool_choice")
-    @classmethod
-    def _free_choice(cls, value: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-        if value not in (None, "auto", "none"):
-            raise ValueError("only 'auto' and 'none' are supported yet: a call cannot be forced")
         return value
 
     @field_validator("top_logprobs")
