@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.clients.agents import AGENTS, Agent
+from tests.clients.agent_programs import AGENTS, Agent
 from tests.clients.python_clients import ANSWER, CLIENTS
 from tests.clients.scripted_model import call_text, write_model
 from tests.server.child import Child, serving

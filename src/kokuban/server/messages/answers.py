@@ -40,10 +40,9 @@ class MessageUsage(Struct, frozen=True, kw_only=True):
     """The three counts of input tokens add up to the prompt."""
 
     input_tokens: int
-    """Those that were computed and cannot be found again."""
-
     cache_creation_input_tokens: int
-    """Those that were computed and can be found from now on."""
+    """Those whose KV can be found from now on and could not before; told of requests with marks
+    only."""
 
     cache_read_input_tokens: int
     output_tokens: int

@@ -42,13 +42,22 @@ _NOTHING = TextPart("")
 
 
 class MessagesForm:
-    """One answer, whole or streamed."""
+    """One answer, whole or streamed.
 
-    def __init__(self, serving: Serving, record: Record, params: SamplingParams) -> None:
+    Args:
+        serving, record, params: the model that answers, the counts, what was asked.
+        keeps: the request has marks; without any, what the cache takes is not told, as theirs
+            takes nothing then.
+    """
+
+    def __init__(
+        self, serving: Serving, record: Record, params: SamplingParams, *, keeps: bool = False
+    ) -> None:
         self._id = f"msg_{record.request_id}"
         self._model = serving.info.model
         self._record = record
         self._max_tokens = params.max_tokens
+        self._keeps = keeps
         self._blocks: list[OpenBlock] = []
         self._last: TextDelta | None = None
 
@@ -133,10 +142,10 @@ class MessagesForm:
     def _usage(self) -> MessageUsage:
         usage = self._record.usage_body()
         details = usage.prompt_tokens_details
-        known = details.cached_tokens + details.cache_write_tokens
+        written = details.cache_write_tokens if self._keeps else 0
         return MessageUsage(
-            input_tokens=usage.prompt_tokens - known,
-            cache_creation_input_tokens=details.cache_write_tokens,
+            input_tokens=usage.prompt_tokens - details.cached_tokens - written,
+            cache_creation_input_tokens=written,
             cache_read_input_tokens=details.cached_tokens,
             output_tokens=usage.completion_tokens,
             kokuban=usage.kokuban,
