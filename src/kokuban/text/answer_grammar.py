@@ -176,7 +176,9 @@ def _call(index: int, tool: OfferedTool, style: CallStyle) -> str:
 
 def _json_call(index: int, tool: OfferedTool, style: CallStyle) -> str:
     schema = _schema(tool)
-    shared = {key: schema.pop(key) for key in ("$defs", "definitions") if key in schema}
+    shared: dict[str, Any] = {
+        key: schema.pop(key) for key in ("$defs", "definitions") if key in schema
+    }
     properties: dict[str, Any] = {"name": {"const": tool.name}, style.arguments_key: schema}
     whole: dict[str, Any] = {
         "type": "object",
