@@ -21,6 +21,7 @@ from kokuban.engine.loading import Compute, Loading, begin_loading
 from kokuban.engine.public_prefix import public_token_ids
 from kokuban.engine.speculation import DraftFiles, make_proposer, open_draft
 from kokuban.engine.thread import EngineThread
+from kokuban.kernels.merges import find_merges
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.prefix import KeySpace
 from kokuban.observe.clock import SystemClock
@@ -90,7 +91,7 @@ def _build(
     source, program, compute = loading.source, loading.program, loading.compute
     config = source.config
     layout = make_layout(program.kv, scheduler.block_size, runtime)
-    text = load_text(source.tokenizer_source())
+    text = load_text(source.tokenizer_source(), find_merges)
     draft = open_draft(runtime, text.tokenizer, loading.name, loading.on_pull)
     rope_positions = scheduler.max_context_tokens or config.max_positions
     key_space = _key_space(
