@@ -72,6 +72,7 @@ class FakeEngine:
         )
         self.submitted: list[Request] = []
         self.dead = False
+        self.restarting = False
         self.said = 0
         self.resets = 0
         self.sessions: dict[tuple[str, str], SessionStatus] = {}
@@ -171,6 +172,9 @@ class FakeEngine:
                     await asyncio.sleep(0)
         finally:
             self.num_readers -= 1
+
+    def ready(self) -> bool:
+        return not (self.dead or self.restarting)
 
     def alive(self) -> bool:
         return not self.dead

@@ -9,7 +9,8 @@
     │   ├── UnknownModel   404
     │   └── TemplateError  the chat template refused the messages
     ├── Overloaded         nobody: 429, come back later
-    │   └── ShuttingDown   503
+    │   ├── ShuttingDown   503
+    │   └── EngineRestarting 503
     ├── OutOfBlocks        the KV pool; handled by the scheduler, never shown
     └── StepFailed         this engine: 500 for one request
 
@@ -101,6 +102,10 @@ class Overloaded(KokubanError):
 
 class ShuttingDown(Overloaded):
     """The server drains: it ends what runs and takes nothing new."""
+
+
+class EngineRestarting(Overloaded):
+    """The engine has died and is being started again."""
 
 
 class OutOfBlocks(KokubanError):

@@ -4,10 +4,7 @@ Everything is built here once and handed its values; no component looks up anoth
 below sees a whole configuration.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.env import cache_dir, debug
@@ -16,6 +13,7 @@ from kokuban.core.speculation import Proposer
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
+from kokuban.engine.engine import Engine
 from kokuban.engine.kv_memory import KvMemory, kv_budget, make_kv_memory, make_layout
 from kokuban.engine.loading import Compute, Loading, begin_loading
 from kokuban.engine.public_prefix import public_token_ids
@@ -34,29 +32,9 @@ from kokuban.runner.load import LoadedWeights, Progress
 from kokuban.runner.native import NativeExecutor
 from kokuban.scheduler.prices import ModelPrices, block_worth
 from kokuban.scheduler.scheduler import Scheduler
-from kokuban.text.chat import ChatTemplate
 from kokuban.text.load import ModelText, load_text
-from kokuban.text.tokenizer import Tokenizer
 from kokuban.weights.source import ModelSource
 from kokuban.weights.wheels import Progress as PullProgress
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """A loaded model that runs, with its text side. Made by `build_engine`."""
-
-    client: EngineThread
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate
-    end_token_ids: frozenset[int]
-
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> list[int]:
-        """Token ids of a conversation, with the header of the answer."""
-        return self.chat_template.encode_chat(messages, **template)
-
-    def close(self) -> None:
-        """Stop after the step that runs, and give memory and threads back."""
-        self.client.close()
 
 
 def build_engine(

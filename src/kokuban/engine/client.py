@@ -70,6 +70,9 @@ class EngineStats:
     step_ms: float = 0.0
     """Duration of the last step."""
 
+    restarts: int = 0
+    """Times that an engine that had died was replaced. The other totals begin anew then."""
+
 
 class EngineClient(Protocol):
     """What the server and `LLM` may ask. Every method is safe on the event loop's thread."""
@@ -84,7 +87,7 @@ class EngineClient(Protocol):
         Closing the iterator early cancels what is left.
 
         Raises (before the first event, when iteration begins):
-            Overloaded: the queue is full.
+            Overloaded: the queue is full, or there is no engine at the moment.
             RequestError: one of them can never run.
         """
         ...
@@ -147,8 +150,20 @@ class EngineClient(Protocol):
 
     def stats(self) -> EngineStats: ...
 
+    def ready(self) -> bool:
+        """Whether there is an engine to take a request; False also while a dead one is replaced."""
+        ...
+
     def alive(self) -> bool:
-        """False once the engine thread has died; the server then reports itself unhealthy."""
+        """False once the engine has died for good; the server then reports itself unhealthy."""
+        ...
+
+
+class OwnedClient(EngineClient, Protocol):
+    """The client of whoever made the engine, who ends it too."""
+
+    def close(self) -> None:
+        """Stop after the step that runs now; what is unfinished gets an error event."""
         ...
 
 

@@ -27,8 +27,9 @@ from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import SampledToken, Usage
 from kokuban.engine.beam import Beam, beam_search
-from kokuban.engine.build import Engine, build_engine
+from kokuban.engine.build import build_engine
 from kokuban.engine.embedding import embed, floats_of
+from kokuban.engine.engine import Engine
 from kokuban.engine.generation import TextDelta, generate
 
 T = TypeVar("T")

@@ -17,11 +17,12 @@ from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.embedding import check_dimensions, embed
 from kokuban.engine.generation import TextDelta
 from kokuban.server.answer import Answer
-from kokuban.server.body import parse_body, read_json
+from kokuban.server.body import check_unknown, parse_body, read_json
 from kokuban.server.embedding_form import EmbeddingForm
 from kokuban.server.embedding_models import EmbeddingRequest
 from kokuban.server.openai_models import prompt_rows
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, check_token_ids, serving_of
 from kokuban.server.work import off_loop
 
@@ -32,7 +33,7 @@ MAX_INPUT_TOKENS = 300_000
 """Tokens of all inputs of one HTTP request together; OpenAI's limit. A longer context has room for
 itself."""
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 @router.post("/v1/embeddings")
@@ -41,6 +42,7 @@ async def embeddings(request: Request) -> Response:
     serving = serving_of(request)
     raw = await read_json(request, serving.settings)
     body = await parse_body(EmbeddingRequest, raw)
+    check_unknown(request, serving.settings, body)
     serving.check_model(body.model)
     params = PoolingParams(
         pooling=body.pooling or serving.settings.pooling,

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -16,11 +16,14 @@ from kokuban.engine.client import EngineInfo
 from kokuban.observe.clock import Clock, SystemClock
 from kokuban.observe.metrics import EngineCollector, ServingMetrics
 from kokuban.server.history import MAX_TOKENS, History
+from kokuban.server.keys import KeyRing
 from kokuban.server.life import Drain
 from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
 from kokuban.server.record import Record
 from kokuban.server.settings import ServedModel, ServerSettings
 from kokuban.server.work import off_loop
+from kokuban.text.call_styles import STYLES
+from kokuban.text.chat import ChatTemplate
 from kokuban.text.tokenizer import Tokenizer
 
 MIN_TOKEN_BYTES = 128
@@ -40,6 +43,13 @@ class Serving:
     """Bytes of text that one token can stand for, at most."""
 
     history: History
+    keys: KeyRing
+    chat_template: ChatTemplate
+    """The model's, with the operator's choice of parsers."""
+
+    shown_ids: frozenset[int] = frozenset()
+    """Special tokens that the parsers of answers must see."""
+
     drain: Drain = field(default_factory=Drain)
     created: int = field(default_factory=lambda: int(time.time()))
     """Unix time of the start: `created` of the model."""
@@ -47,6 +57,11 @@ class Serving:
     @property
     def info(self) -> EngineInfo:
         return self.model.client.info
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """What the model may be called; the first is what answers call it."""
+        return (self.info.model, *self.settings.model_aliases)
 
     @property
     def fingerprint(self) -> str:
@@ -57,7 +72,7 @@ class Serving:
 
     def check_model(self, asked: str | None) -> None:
         """Raises `UnknownModel` when another model is asked for."""
-        if asked is not None and asked != self.info.model:
+        if asked is not None and asked not in self.model_names:
             raise UnknownModel(asked[:128], self.info.model)
 
     def new_record(self, request: Request, api: str, params: SamplingParams) -> Record:
@@ -123,12 +138,12 @@ class Serving:
 
         def work() -> list[int]:
             self._check_text(sum(_length(message.content) for message in body.messages), "messages")
-            return self.model.chat_template.encode_chat(
+            return self.chat_template.encode_chat(
                 body.plain_messages(),
                 tools=body.plain_tools(),
                 add_generation_prompt=generation,
                 continue_final_message=continues,
-                kwargs=body.chat_template_kwargs or {},
+                kwargs=body.template_kwargs(),
             )
 
         return await off_loop(work, num_bytes)
@@ -163,14 +178,35 @@ def new_serving(
             "max_context_tokens": str(info.max_context_tokens),
         }
     )
+    clock = clock or SystemClock()
+    keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file, clock)
+    template = _with_parsers(model.chat_template, settings)
     return Serving(
         model=model,
+        chat_template=template,
+        shown_ids=_shown_ids(template, model.tokenizer),
         settings=settings,
-        clock=clock or SystemClock(),
+        clock=clock,
+        keys=keys,
         metrics=metrics,
         longest_token=_longest_token(model.tokenizer),
-        history=History(settings.explain_requests, MAX_TOKENS // max(1, len(settings.api_keys))),
+        history=History(settings.explain_requests, MAX_TOKENS // keys.num_tenants),
     )
+
+
+def _with_parsers(template: ChatTemplate, settings: ServerSettings) -> ChatTemplate:
+    """The template with the style that the operator named instead of the one it teaches."""
+    style = template.style
+    if settings.tool_parser in STYLES:
+        style = replace(style, calls=STYLES[settings.tool_parser])
+    if settings.reasoning_parser != "auto":
+        style = replace(style, reasons=settings.reasoning_parser == "think")
+    return template if style == template.style else template.with_style(style)
+
+
+def _shown_ids(template: ChatTemplate, tokenizer: Tokenizer) -> frozenset[int]:
+    ids = (tokenizer.id_of(mark) for mark in template.style.marks)
+    return frozenset(i for i in ids if i is not None and tokenizer.is_special(i))
 
 
 def serving_of(request: Request) -> Serving:
