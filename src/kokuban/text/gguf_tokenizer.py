@@ -30,8 +30,6 @@ from kokuban.text.tokenizer import SPIECE_SPACE, TURN_ENDS, PieceStyle, Tokenize
 _LOG = logging.getLogger(__name__)
 _PREFIX = "tokenizer.ggml."
 
-_NORMAL = 1  # TokenType.NORMAL as a plain number: compared with 262,144 of them.
-
 _PHI3_TURNS = ("<|user|>", "<|assistant|>", "<|end|>")
 
 
@@ -44,6 +42,11 @@ class TokenType(enum.IntEnum):
     USER_DEFINED = 4
     UNUSED = 5
     BYTE = 6
+
+
+# Plain numbers: each of 262,144 types is compared with them.
+_NORMAL = int(TokenType.NORMAL)
+_ORDINARY = frozenset({_NORMAL, int(TokenType.BYTE)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ def _read_vocabulary(values: _Metadata) -> _Vocabulary:
     user: set[int] = set()
     padding: set[int] = set()
     for token_id, kind in enumerate(types):
-        if kind in (TokenType.NORMAL, TokenType.BYTE):
+        if kind in _ORDINARY:
             continue
         if tokens[token_id] == f"[PAD{token_id}]":
             padding.add(token_id)
@@ -271,7 +274,7 @@ def merges_by_score(
 
 def _bpe(pieces: Sequence[str], merges: list[Any], **options: Any) -> models.BPE:
     try:
-        return models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, **options)
+        return models.BPE(dict(zip(pieces, range(len(pieces)), strict=True)), merges, **options)
     except Exception as error:
         raise ModelError(f"the GGUF file's tokenizer contradicts itself: {error}") from error
 
