@@ -40,6 +40,9 @@ class HttpOptions:
         str | None, typer.Option(help="Certificates in PEM: speak TLS. With --ssl-keyfile.")
     ] = None
     ssl_keyfile: Annotated[str | None, typer.Option(help="The certificate's key in PEM.")] = None
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse fields of a body that nobody here knows.")
+    ] = False
     max_body_size: Annotated[str, typer.Option(help="Largest request body.")] = "32MiB"
     response_store: Annotated[
         str, typer.Option(help="Room for responses that clients may come back to; 0: none.")
@@ -86,6 +89,7 @@ _SAME = (
     "ssl_certfile",
     "ssl_keyfile",
     "no_auth",
+    "strict",
     "keep_billing_line",
     "api_key_file",
     "tool_parser",
@@ -113,6 +117,7 @@ def server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         admin_keys=tuple(given["admin_key"] or ()),
         allowed_hosts=tuple(given["allowed_host"] or ()),
         cors_origins=tuple(given["cors_origin"] or ()),
+        model_aliases=tuple(given["served_model_name"] or ())[1:],
         max_body_bytes=parse_bytes(given["max_body_size"]),
         response_store_bytes=parse_bytes(given["response_store"]),
         response_ttl_s=given["response_ttl"],

@@ -70,7 +70,7 @@ def run_batch(
     """
     given = dict(context.params)  # All of the above, by name.
     engine_options = EngineOptions(
-        served_name=served_model_name,
+        served_name=options.first(served_model_name),
         **{name: given[name] for name in EngineOptions.__slots__ if name in given},
     )
     raise typer.Exit(_answer_file(requests, results, engine_options, given))
@@ -93,7 +93,8 @@ def _answer_file(
         code = 0
         if num_left := scan.num_left(sink):
             with open_engine(engine_options) as engine:
-                code = _run(engine, source, sink, num_left, concurrency)
+                names = tuple(given["served_model_name"] or ())[1:]
+                code = _run(engine, source, sink, num_left, concurrency, names)
         num_done = scan.num_lines - scan.num_left(sink)
         typer.echo(
             f"{num_done:,} of {scan.num_lines:,} requests have a result in {results}, "
@@ -102,14 +103,25 @@ def _answer_file(
     return code or int(sink.num_failed > 0)
 
 
-def _run(engine: "Engine", source: "Source", sink: "Sink", num_left: int, concurrency: int) -> int:
+def _run(
+    engine: "Engine",
+    source: "Source",
+    sink: "Sink",
+    num_left: int,
+    concurrency: int,
+    model_aliases: tuple[str, ...],
+) -> int:
     """Answer what is left; returns 0, or the exit code of a run that was interrupted."""
     from kokuban.cli.progress import count_bar
     from kokuban.server.app import create_app
     from kokuban.server.batch.run import Batch
     from kokuban.server.settings import ServerSettings
 
-    settings = ServerSettings(explain_requests=0, max_body_bytes=source.max_line_bytes)
+    settings = ServerSettings(
+        explain_requests=0,
+        max_body_bytes=source.max_line_bytes,
+        model_aliases=model_aliases,
+    )
     app = create_app(engine, settings)
     with count_bar("requests", num_left) as advance:
         batch = Batch(

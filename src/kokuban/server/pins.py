@@ -62,7 +62,7 @@ async def chat_pins(
         template=serving.chat_template,
         messages=body.plain_messages(),
         tools=body.plain_tools(),
-        kwargs=body.chat_template_kwargs or {},
+        kwargs=body.template_kwargs(),
         prompt=prompt,
     )
 

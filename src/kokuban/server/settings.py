@@ -79,6 +79,12 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call the API. "*": all, then without credentials."""
 
+    strict: bool = False
+    """Refuse fields that nobody here knows, instead of naming them in a header."""
+
+    model_aliases: tuple[str, ...] = ()
+    """Further names of the model, for clients that ask for a fixed one."""
+
     tool_parser: str = "auto"
     """How calls of tools are read: a name of `text.call_styles.STYLES`, "auto": as the chat
     template teaches, or "none": they stay text."""
@@ -166,6 +172,10 @@ class ServerSettings:
         for name, known in (("tool_parser", TOOL_PARSERS), ("reasoning_parser", REASONING_PARSERS)):
             if getattr(self, name) not in known:
                 yield f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}"
+
+        for alias in self.model_aliases:
+            if not alias or not alias.isprintable():
+                yield f"the model name {alias!r} is empty or cannot be printed"
 
     def _wrong_numbers(self) -> Iterator[str]:
         for name in ("max_body_bytes", "max_connections"):

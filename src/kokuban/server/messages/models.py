@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from kokuban.server.cache_models import CacheControl, Marked, Strict
-from kokuban.server.openai_models import MAX_STOP_LENGTH, MAX_TOOLS
+from kokuban.server.parameters_served import MAX_STOP_LENGTH, MAX_TOOLS
 
 
 class ResultBlock(Marked):

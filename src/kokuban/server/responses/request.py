@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from kokuban.core.errors import RequestError
-from kokuban.core.sampling_params import MAX_LOGPROBS
+from kokuban.core.parameters import MAX_LOGPROBS
 from kokuban.server.cache_models import CacheFields, Strict
-from kokuban.server.openai_models import MAX_BIASES, MAX_SALT_LENGTH, MAX_TOOLS
+from kokuban.server.parameters_served import MAX_BIASES, MAX_SALT_LENGTH, MAX_TOOLS
 from kokuban.server.responses.items import MODELS, ItemDict, check_items
 
 MAX_METADATA = 16
