@@ -99,6 +99,7 @@ def _answer_file(
         typer.echo(
             f"{num_done:,} of {scan.num_lines:,} requests have a result in {results}, "
             f"{sink.num_failed:,} of them no success"
+            + ("; the same command goes on from here" if code else "")
         )
     return code or int(sink.num_failed > 0)
 

@@ -304,6 +304,28 @@ async def test_a_full_queue_and_a_prompt_that_is_too_long() -> None:
         assert long.json()["error"]["message"].startswith("prompt is too long: ")
 
 
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+async def test_fields_that_nobody_knows_are_named(path: str) -> None:
+    known = body(
+        thinking={"type": "adaptive", "display": "omitted"},
+        context_management={"edits": []},
+        metadata={"user_id": "u"},
+        output_config={"effort": "high"},
+    )
+    async with client(speaking()) as http:
+        quiet = await http.post(path, json=known)
+        named = await http.post(path, json={**known, "max_token": 1})
+    async with client(speaking(), strict=True) as http:
+        taken = await http.post(path, json=known)
+        refused = await http.post(path, json={**known, "sytem": 1})
+
+    assert (quiet.status_code, quiet.headers.get("x-kokuban-warning")) == (200, None)
+    assert named.headers["x-kokuban-warning"] == "unknown fields: max_token"
+    assert taken.status_code == 200
+    assert refused.status_code == 400
+    assert "did you mean 'system'?" in refused.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thoughts_are_a_block_of_their_own(stream: bool) -> None:
     pieces = ("<think>\nhm", "\n</think>\n\n", "Well.")

@@ -8,11 +8,11 @@ from starlette.responses import Response
 
 from kokuban.core.errors import RequestError
 from kokuban.server.answer import respond
-from kokuban.server.body import parse_body, read_json
+from kokuban.server.body import check_unknown, parse_body, read_json
 from kokuban.server.messages.answers import PING, TokenCount
 from kokuban.server.messages.convert import to_chat
 from kokuban.server.messages.form import MessagesForm
-from kokuban.server.messages.models import CountRequest, MessagesRequest
+from kokuban.server.messages.models import Conversation, CountRequest, MessagesRequest
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.openai_responses import encode
 from kokuban.server.pins import asks_to_keep
@@ -37,6 +37,7 @@ async def messages(request: Request) -> Response:
     serving = serving_of(request)
     raw = await read_json(request, serving.settings)
     body = await parse_body(MessagesRequest, raw)
+    check_unknown(request, serving.settings, body)
     with _in_their_words():
         chat = await _chat(serving, body, len(raw))
         turn = await begin_turn(serving, request, chat, len(raw), api="messages")
@@ -52,6 +53,7 @@ async def count_tokens(request: Request) -> Response:
     serving = serving_of(request)
     raw = await read_json(request, serving.settings)
     body = await parse_body(CountRequest, raw)
+    check_unknown(request, serving.settings, body)
     with _in_their_words():
         chat = await _chat(serving, body, len(raw))
     serving.check_model(chat.model)
@@ -74,7 +76,7 @@ def _in_their_words() -> Iterator[None]:
         raise RequestError(text, param=theirs, code=error.code) from None
 
 
-async def _chat(serving: Serving, body: CountRequest, num_bytes: int) -> ChatRequest:
+async def _chat(serving: Serving, body: Conversation, num_bytes: int) -> ChatRequest:
     def work() -> ChatRequest:
         has_system = any(message.role == "system" for message in body.messages)
         return to_chat(
