@@ -131,6 +131,7 @@ def test_echo_scores_the_prompt(client: OpenAI) -> None:
 
 
 async def test_more_streams_than_the_pool_holds_all_end_as_alone(url: str) -> None:
+    """Keeps B57 out: docs/bugbank.md."""
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY) as client:
 
         async def text(i: int) -> str:
@@ -194,6 +195,15 @@ def test_a_prompt_comes_from_the_cache_of_its_own_salt_only(client: OpenAI, url:
     assert [each[0] for each in found] == [text] * 5
     assert [each[2] for each in found] == [0, 0, prompt_tokens - 1, 0, 0]
     assert hits() - before == prompt_tokens - 1
+
+
+def test_the_next_turn_of_a_response_finds_the_whole_prompt_of_this_one(client: OpenAI) -> None:
+    first = client.responses.create(model="tiny", input="what comes next", max_output_tokens=4)
+    second = client.responses.create(
+        model="tiny", input="and then", previous_response_id=first.id, max_output_tokens=4
+    )
+
+    assert second.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens
 
 
 def test_an_answer_is_explained_by_its_id(client: OpenAI, url: str) -> None:

@@ -8,6 +8,7 @@ key only the paths answer that are handed in as public, and each route then asks
 import logging
 import re
 import secrets
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -72,7 +73,7 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                _add_headers(message, shown_id, state.get("account"))
+                _add_headers(message, shown_id, state)
                 self._metrics.responded(message["status"])
             await send(message)
 
@@ -104,14 +105,17 @@ class Guard:
         return caller
 
 
-def _add_headers(message: Message, shown_id: str, account: Account | None) -> None:
+def _add_headers(message: Message, shown_id: str, state: dict[str, Any]) -> None:
     """Give the head of an answer what all have."""
     headers = MutableHeaders(scope=message)
     for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's.
         headers[name] = shown_id
     headers["x-content-type-options"] = "nosniff"
+    account: Account | None = state.get("account")
     if account is not None:
         headers.update(account.headers())
+    if warning := state.get("warning"):
+        headers["x-kokuban-warning"] = warning
 
 
 def _check_size(headers: Headers) -> None:

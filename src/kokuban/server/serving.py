@@ -1,7 +1,7 @@
 """What every route shares: the model that is served, and the way from a body to token ids."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
@@ -50,8 +50,8 @@ class Serving:
     chat_template: ChatTemplate
     """The model's, with the operator's choice of parsers."""
 
-    shown_ids: frozenset[int] = frozenset()
-    """Special tokens that the parsers of answers must see."""
+    special_marks: Mapping[str, int] = field(default_factory=dict)
+    """Marks of calls and thoughts that are special tokens; the parsers of answers must see them."""
 
     drain: Drain = field(default_factory=Drain)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -62,6 +62,11 @@ class Serving:
         return self.model.client.info
 
     @property
+    def model_names(self) -> tuple[str, ...]:
+        """What the model may be called; the first is what answers call it."""
+        return (self.info.model, *self.settings.model_aliases)
+
+    @property
     def fingerprint(self) -> str:
         """Changes with whatever may change the numbers: version, model, KV dtype, kernels."""
         info = self.info
@@ -70,7 +75,7 @@ class Serving:
 
     def check_model(self, asked: str | None) -> None:
         """Raises `UnknownModel` when another model is asked for."""
-        if asked is not None and asked != self.info.model:
+        if asked is not None and asked not in self.model_names:
             raise UnknownModel(asked[:128], self.info.model)
 
     def new_record(self, request: Request, api: str, params: SamplingParams) -> Record:
@@ -145,7 +150,7 @@ class Serving:
                 tools=body.plain_tools(),
                 add_generation_prompt=generation,
                 continue_final_message=continues,
-                kwargs=body.chat_template_kwargs or {},
+                kwargs=body.template_kwargs(),
             )
 
         return await off_loop(work, num_bytes)
@@ -186,7 +191,7 @@ def new_serving(
     return Serving(
         model=model,
         chat_template=template,
-        shown_ids=_shown_ids(template, model.tokenizer),
+        special_marks=_special_marks(template, model.tokenizer),
         settings=settings,
         clock=clock,
         keys=keys,
@@ -207,9 +212,9 @@ def _with_parsers(template: ChatTemplate, settings: ServerSettings) -> ChatTempl
     return template if style == template.style else template.with_style(style)
 
 
-def _shown_ids(template: ChatTemplate, tokenizer: Tokenizer) -> frozenset[int]:
-    ids = (tokenizer.id_of(mark) for mark in template.style.marks)
-    return frozenset(i for i in ids if i is not None and tokenizer.is_special(i))
+def _special_marks(template: ChatTemplate, tokenizer: Tokenizer) -> dict[str, int]:
+    ids = ((mark, tokenizer.id_of(mark)) for mark in template.style.marks)
+    return {mark: i for mark, i in ids if i is not None and tokenizer.is_special(i)}
 
 
 def serving_of(request: Request) -> Serving:
@@ -295,9 +300,8 @@ def _longest_token(tokenizer: Tokenizer) -> int:
 
     An entry of the vocabulary has no fewer bytes than its text, except for a space in front.
     """
-    pieces = map(tokenizer.piece_of, range(tokenizer.vocab_size))
     # A character has 4 bytes at most: only few entries need be encoded to know that.
-    long = [piece for piece in pieces if piece and len(piece) * 4 >= MIN_TOKEN_BYTES]
+    long = [piece for piece in tokenizer.pieces if piece and len(piece) * 4 >= MIN_TOKEN_BYTES]
     longest = max((len(piece.encode("utf-8", "replace")) for piece in long), default=0)
     return max(MIN_TOKEN_BYTES, longest + 1)
 
