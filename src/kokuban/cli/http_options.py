@@ -68,6 +68,10 @@ class HttpOptions:
     max_concurrent: Annotated[
         int, typer.Option(help="Requests of each key at the same time; 0: no limit.")
     ] = 0
+    max_queue_wait: Annotated[
+        float | None,
+        typer.Option(help="Seconds that a request waits at most before it begins; else 429."),
+    ] = None
     request_timeout: Annotated[
         float, typer.Option(help="Seconds for one answer, waiting included; 0: no limit.")
     ] = 0.0

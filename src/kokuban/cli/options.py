@@ -147,6 +147,7 @@ class EngineOptions:
     step_target_ms: float | None = None
     max_running_requests: int | None = None
     max_waiting_requests: int = DEFAULTS.max_waiting_requests
+    max_queue_wait: float | None = None
     max_context_tokens: int = 0
     block_size: int = DEFAULTS.block_size
     kv_dtype: str = "bf16"
@@ -174,6 +175,7 @@ class EngineOptions:
             step_target_ms=self.step_target_ms,
             max_running_requests=running,
             max_waiting_requests=self.max_waiting_requests,
+            max_queue_wait_s=self.max_queue_wait,
             block_size=self.block_size,
             max_context_tokens=self.max_context_tokens,
             prefix_cache=not self.no_prefix_cache,

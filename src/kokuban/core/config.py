@@ -48,6 +48,10 @@ class SchedulerConfig:
     max_waiting_requests: int = 4096
     """Those that no free seat awaits; beyond it a new request is refused with 429."""
 
+    max_queue_wait_s: float | None = None
+    """What a request may wait before it begins, at most: one that is likely to wait longer is
+    refused at once, and one that does wait so long is ended. None: any time."""
+
     block_size: int = 16
     """Tokens in a KV block."""
 
@@ -87,6 +91,8 @@ class SchedulerConfig:
             yield f"step_target_ms={self.step_target_ms} is no time above 0"
         if self.max_waiting_requests < 1:
             yield f"max_waiting_requests={self.max_waiting_requests} is below 1"
+        if self.max_queue_wait_s is not None and not 0 < self.max_queue_wait_s < math.inf:
+            yield f"max_queue_wait_s={self.max_queue_wait_s} is no time above 0"
         if self.max_skips < 0:
             yield f"max_skips={self.max_skips} is negative"
 

@@ -215,3 +215,6 @@ class TokenEvent(NamedTuple):
 
     embedding: bytes | None = None
     """With `finish` of a request that pools: see `ChunkOutput`."""
+
+    retry_after_s: int | None = None
+    """With an error: it is nobody's fault, the request waited too long; when to try again."""

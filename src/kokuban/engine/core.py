@@ -81,9 +81,14 @@ class EngineCore:
             Overloaded, RequestError: none is queued then.
         """
         now_s = self._clock.now()
-        self._scheduler.add_group(
-            [replace(request, arrival_s=now_s) for request in requests], now_s
-        )
+        most_s = self._scheduler.max_queue_wait_s
+        stamped = []
+        for request in requests:
+            deadline_s = request.deadline_s
+            if deadline_s is None and most_s is not None:
+                deadline_s = now_s + most_s
+            stamped.append(replace(request, arrival_s=now_s, deadline_s=deadline_s))
+        self._scheduler.add_group(stamped, now_s)
 
     def cancel(self, request_id: RequestId) -> None:
         """Forget a request; unknown ids are ignored."""

@@ -46,6 +46,9 @@ class TextDelta:
     """Of this choice so far; with the first token, and when `finish` is present."""
 
     error: str | None = None
+    retry_after_s: int | None = None
+    """With an error that nobody is to blame for: when to try again."""
+
     embedding: bytes | None = None
     """The vector of a prompt that was pooled: see `ChunkOutput`."""
 
@@ -227,6 +230,7 @@ class _Choice:
             stop_reason=reason,
             usage=self._usage_so_far() if finish or event.usage else None,
             error=event.error,
+            retry_after_s=event.retry_after_s,
         )
 
     def _is_models_own_end(self, token_id: int) -> bool:

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.errors import Overloaded, PromptTooLong, RequestError
 from kokuban.core.request import Request
-from kokuban.scheduler.pace import Pace
+from kokuban.scheduler.pace import Pace, whole_seconds
+
+WAIT_MARGIN = 0.8
+"""Share of the longest wait up to which newcomers are taken: the pace changes while they wait."""
 
 
 class Limits:
@@ -70,5 +73,27 @@ class Limits:
             raise Overloaded(
                 f"{running} requests run and {waiting} wait already; the limits are {max_running} "
                 f"and {max_waiting}; try again in {retry_after_s} s",
+                retry_after_s=retry_after_s,
+            )
+        self._check_wait(num_over + max_waiting, waiting, pace, guess_s)
+
+    def _check_wait(
+        self, num_ahead: int, waiting: int, pace: Pace, guess_s: Callable[[], float]
+    ) -> None:
+        """Refuse what would likely wait longer than is promised.
+
+        Args:
+            num_ahead: requests to be admitted before all of the new ones are, as far as seats
+                count; below 1: there are seats for all.
+        """
+        limit_s = self._config.max_queue_wait_s
+        if limit_s is None or (num_ahead < 1 and not waiting):
+            return
+        wait_s = pace.wait_s(max(num_ahead, waiting), guess_s())
+        if wait_s > limit_s * WAIT_MARGIN:
+            retry_after_s = whole_seconds(wait_s - limit_s * WAIT_MARGIN)
+            raise Overloaded(
+                f"{waiting} requests wait already, so that this one would wait about {wait_s:.1f} "
+                f"s, and the limit is {limit_s:g} s; try again in {retry_after_s} s",
                 retry_after_s=retry_after_s,
             )

@@ -22,11 +22,19 @@ class Pace:
         # Without others the next interval would measure how long nobody came.
         self._last_s = now_s if others_wait else None
 
+    def wait_s(self, num_places: int, guess_s: float = 0.0) -> float:
+        """Seconds until so many are likely to have been admitted; see `retry_after_s`."""
+        return (self._interval_s or guess_s) * num_places
+
     def retry_after_s(self, num_places: int, guess_s: float = 0.0) -> int:
         """Whole seconds, 1 to 60, after which so many places have likely become free.
 
         Args:
             guess_s: seconds for one place, for as long as nothing has been measured.
         """
-        interval_s = self._interval_s or guess_s
-        return min(MAX_RETRY_S, max(1, math.ceil(interval_s * num_places)))
+        return whole_seconds(self.wait_s(num_places, guess_s))
+
+
+def whole_seconds(wait_s: float) -> int:
+    """A time to wait, as it is told to clients: 1 to 60."""
+    return min(MAX_RETRY_S, max(1, math.ceil(wait_s)))

@@ -85,6 +85,7 @@ class Scheduler:
             config, manager, self._queue, self._siblings, self._running, self._shares,
             self._pace, self._prefixes, self._target,
         )  # fmt: skip
+        self.max_queue_wait_s = config.max_queue_wait_s
         self.suspended = self._planner.suspended
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
@@ -182,12 +183,14 @@ class Scheduler:
                 continue
             request = state.request
             assert request.deadline_s is not None, "a request without a deadline expired"
-            allowed_s = request.deadline_s - request.arrival_s
             text = (
                 f"the request waited {now_s - request.arrival_s:.3f} s, and its deadline was "
-                f"{allowed_s:.3f} s after its arrival; allow more time or try when fewer wait"
+                f"{request.deadline_s - request.arrival_s:.3f} s after its arrival; allow more "
+                f"time or try when fewer wait"
             )
-            events.append(self._fail(state, text, now_s))
+            retry_after_s = self._pace.retry_after_s(1 + len(self._queue))
+            events.append(self._fail(state, text, now_s)._replace(retry_after_s=retry_after_s))
+            self._totals.failed_requests -= 1
         return events
 
     def plan(self, now_s: float) -> StepPlan | None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from kokuban.core.errors import ShuttingDown, StepFailed
+from kokuban.core.errors import Overloaded, ShuttingDown, StepFailed
 from kokuban.core.request import FinishReason
 from kokuban.core.step import Usage
 from kokuban.engine.generation import TextDelta
@@ -82,11 +82,15 @@ class Record:
         """Pass deltas on and count them.
 
         Raises:
+            Overloaded: it waited too long to begin.
             StepFailed: a choice failed; the whole answer fails with it.
             ShuttingDown: the engine ended it.
         """
         async with aclosing(deltas):
             async for delta in deltas:
+                if delta.retry_after_s is not None:
+                    text = delta.error or "the request waited too long"
+                    raise Overloaded(text, retry_after_s=delta.retry_after_s)
                 self._count(delta)
                 if delta.finish is FinishReason.ERROR:
                     raise StepFailed(delta.error or "the engine could not finish this request")

@@ -32,6 +32,7 @@ class Bench:
         step_target_ms: float | None = None,
         max_running: int = 8,
         max_waiting: int = 20_000,
+        max_queue_wait_s: float | None = None,
         max_skips: int = 32,
         max_context: int = 0,
         windows: Sequence[int | None] = (None,),
@@ -67,6 +68,7 @@ class Bench:
             step_target_ms=step_target_ms,
             max_running_requests=max_running,
             max_waiting_requests=max_waiting,
+            max_queue_wait_s=max_queue_wait_s,
             max_context_tokens=max_context,
             max_skips=max_skips,
         )

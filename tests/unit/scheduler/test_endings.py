@@ -244,7 +244,8 @@ def test_a_group_is_added_as_a_whole_or_not_at_all() -> None:
     requests = [make_request(name) for name in "abcd"]
 
     with pytest.raises(
-        RequestError, match="n=4 choices at once are more than the 1 that may run and the 2"
+        RequestError,
+        match="4 choices or inputs at once are more than the 1 that may run and the 2",
     ):
         bench.scheduler.add_group(requests, 0.0)
     with pytest.raises(PromptTooLong):
@@ -304,9 +305,43 @@ def test_a_request_that_waits_past_its_deadline_ends_with_an_error() -> None:
         error="the request waited 2.500 s, and its deadline was 1.500 s after its arrival; allow "
         "more time or try when fewer wait",
         usage=Usage(prompt_tokens=5, output_tokens=0, queue_s=2.5),
+        retry_after_s=1,
     )
+    assert bench.scheduler.stats().totals.failed_requests == 0
     bench.run()
     bench.assert_text_as_alone("c", 4)
+
+
+def test_what_would_likely_wait_longer_than_is_promised_is_refused_at_once() -> None:
+    """One seat, 2 s for each request: with a margin of a fifth, 10 s are four who wait."""
+    bench = Bench(max_running=1, max_queue_wait_s=10.0)
+    bench.add(*(make_request(f"warm-{i}", max_tokens=2) for i in range(40)))
+    while bench.scheduler.stats().waiting:
+        bench.step(seconds=1.0)
+    assert bench.scheduler.stats().running == 1
+
+    taken, refusals = 0, []
+    for i in range(8):
+        try:
+            bench.add(make_request(f"r{i}", max_tokens=2))
+            taken += 1
+        except Overloaded as error:
+            refusals.append(error)
+
+    assert (taken, len(refusals)) == (4, 4)
+    assert "4 requests wait already, so that this one would wait about 10.0 s" in str(refusals[0])
+    assert [error.retry_after_s for error in refusals] == [2] * 4
+    bench.run()
+    assert bench.scheduler.stats().waiting == 0
+
+
+def test_without_a_measured_pace_or_with_a_free_seat_nobody_is_refused() -> None:
+    bench = Bench(max_running=2, max_queue_wait_s=0.1)
+
+    bench.add(*(make_request(name, max_tokens=2) for name in "abcd"))
+
+    bench.run()
+    assert [bench.finish(name) for name in "abcd"] == [FinishReason.LENGTH] * 4
 
 
 def test_a_request_that_has_begun_has_met_its_deadline() -> None:
