@@ -9,6 +9,7 @@ the form that templates know, and shows the deltas in a shape of its own.
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 
@@ -20,7 +21,9 @@ from kokuban.server.reading import parted, reader_of
 from kokuban.server.record import Record
 from kokuban.server.serving import Serving, sampling_params
 from kokuban.server.sessions import session_of
+from kokuban.server.tool_choice import plan_tools
 from kokuban.server.tool_pause import pausing
+from kokuban.server.work import off_loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +56,12 @@ async def begin_turn(
     params = _params(serving, body)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, api, params)
-    if body.tool_choice == "none":
+    plan = plan_tools(body)
+    if not plan.tools:
         body.tools = None
     prompt = await serving.encode_chat(body, num_bytes)
+    reader = reader_of(serving, prompt, plan)
+    params = await off_loop(partial(reader.bound, params), num_bytes)
     pins = await chat_pins(serving, body, prompt, num_bytes)
     serving.begin(record, [prompt], body.cache_salt)
     deltas = generate(
@@ -71,12 +77,10 @@ async def begin_turn(
         cache_scope=body.cache_salt or "",
         session=session,
         pins=pins,
-        shown=serving.shown_ids,
+        shown=serving.special_marks.values(),
     )
-    tools = {tool.function.name for tool in body.tools or ()}
-    max_calls = 1 if body.parallel_tool_calls is False else None
-    deltas = parted(deltas, reader_of(serving, prompt, tools, max_calls).parser)
-    if session and tools:
+    deltas = parted(deltas, reader.parser)
+    if session and plan.tools:
         tenant = request.state.tenant
         deltas = pausing(deltas, serving.model.client, n=params.n, tenant=tenant, session=session)
     return Turn(deltas=deltas, record=record, params=params)

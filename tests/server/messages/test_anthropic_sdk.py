@@ -109,6 +109,11 @@ async def test_a_tool_loop(streamed: bool) -> None:
     assert second[:common] == first[:common]
 
 
+async def test_the_models_are_listed(sdk: AsyncAnthropic) -> None:
+    assert [model.id async for model in sdk.models.list()] == ["m"]
+    assert (await sdk.models.retrieve("m")).id == "m"
+
+
 async def test_the_beta_client(sdk: AsyncAnthropic) -> None:
     """Its paths have a query, its requests a header of their own."""
     answer = await sdk.beta.messages.create(

@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from pydantic import TypeAdapter
 from tests.server.asgi import Json, make_app
 from tests.server.fakes import served
 from tests.server.messages.test_messages import events_of
@@ -38,10 +40,10 @@ def form() -> MessagesForm:
     return MessagesForm(serving, record, SamplingParams())
 
 
-def deltas(parts: list[Part], finish: FinishReason = FinishReason.STOP) -> list[TextDelta]:
+def deltas(parts: list[Part], **end: Any) -> list[TextDelta]:
     """One for each part, and one for the end."""
     said = [TextDelta(choice=0, text="", parts=(part,)) for part in parts]
-    return [*said, TextDelta(choice=0, text="", finish=finish)]
+    return [*said, TextDelta(choice=0, text="", **{"finish": FinishReason.STOP, **end})]
 
 
 def whole(parts: list[Part], **how: Any) -> Json:
@@ -52,13 +54,13 @@ def whole(parts: list[Part], **how: Any) -> Json:
     return answer
 
 
-def streamed(parts: list[Part], *, at_once: bool = False) -> list[Json]:
+def streamed(parts: list[Part], *, at_once: bool = False, **end: Any) -> list[Json]:
     shape = form()
     data = shape.opening()
     if at_once:
         data += shape.events(TextDelta(choice=0, text="", parts=tuple(parts)))
         parts = []
-    for delta in deltas(parts):
+    for delta in deltas(parts, **end):
         data += shape.events(delta)
     return events_of(data + shape.closing())
 
@@ -111,6 +113,18 @@ def test_a_stream_puts_together_what_the_whole_answer_is(parts: list[Part]) -> N
         assert events[-2]["delta"]["stop_reason"] == expected["stop_reason"]
 
 
+def test_answers_and_events_are_what_the_official_client_declares() -> None:
+    """Its types are strict here, unlike in the client itself."""
+    parts = [*THOUGHT, *WORDS, *FIRST, *SECOND]
+    events = TypeAdapter(RawMessageStreamEvent)
+
+    Message.model_validate(whole(parts), strict=True)
+    for event in streamed(parts):
+        if event["type"] != "ping":  # Of which the client's types know nothing.
+            found = events.validate_python(event, strict=True)
+            assert found.type == event["type"]
+
+
 def test_blocks_of_every_kind() -> None:
     answer = whole([*THOUGHT, *WORDS, *FIRST, *SECOND])
 
@@ -128,6 +142,26 @@ def test_a_call_that_was_cut_off_has_no_input_and_the_reason_says_why() -> None:
 
     assert answer["content"][0]["input"] == {}
     assert answer["stop_reason"] == "model_context_window_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("parts", "end", "expected"),
+    [
+        (FIRST, {"stop_reason": "x"}, ("tool_use", None)),
+        (FIRST[:2], {"stop_reason": "x"}, ("stop_sequence", "x")),
+        ([*FIRST, CallPart(1, "g", "{")], {"stop_reason": "x"}, ("stop_sequence", "x")),
+        (WORDS, {"stop_reason": "x"}, ("stop_sequence", "x")),
+        (WORDS, {"stop_reason": 7}, ("end_turn", None)),
+        (FIRST, {"finish": FinishReason.LENGTH}, ("model_context_window_exceeded", None)),
+    ],
+)
+def test_a_whole_call_counts_more_than_the_stop_sequence_behind_it(
+    parts: list[Part], end: Json, expected: tuple[str, str | None]
+) -> None:
+    answer, event = whole(parts, **end), streamed(parts, **end)[-2]["delta"]
+
+    assert (answer["stop_reason"], answer["stop_sequence"]) == expected
+    assert (event["stop_reason"], event["stop_sequence"]) == expected
 
 
 @pytest.mark.parametrize("arguments", ["", "[1]", "1", "{", '{"a": NaN}', "nothing"])

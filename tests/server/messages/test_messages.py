@@ -276,11 +276,18 @@ async def test_errors_have_anthropics_envelope(
     assert found["request_id"] == response.headers["request-id"]
 
 
-async def test_a_value_out_of_range_is_named() -> None:
-    response = await send(speaking(), temperature=3)
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": 3}, "temperature"),
+        ({"stop_sequences": ["x"] * 17}, "stop_sequences has 17 strings; the limit is 16"),
+    ],
+)
+async def test_a_value_out_of_range_is_named_as_the_client_does(fields: Json, message: str) -> None:
+    response = await send(speaking(), **fields)
 
     assert response.status_code == 400
-    assert "temperature" in response.json()["error"]["message"]
+    assert message in response.json()["error"]["message"]
 
 
 async def test_a_full_queue_and_a_prompt_that_is_too_long() -> None:
@@ -294,6 +301,64 @@ async def test_a_full_queue_and_a_prompt_that_is_too_long() -> None:
         assert busy.json()["error"]["type"] == "rate_limit_error"
         assert long.status_code == 400
         assert long.json()["error"]["type"] == "invalid_request_error"
+        assert long.json()["error"]["message"].startswith("prompt is too long: ")
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+async def test_fields_that_nobody_knows_are_named(path: str) -> None:
+    known = body(
+        thinking={"type": "adaptive", "display": "omitted"},
+        context_management={"edits": []},
+        metadata={"user_id": "u"},
+        output_config={"effort": "high"},
+    )
+    async with client(speaking()) as http:
+        quiet = await http.post(path, json=known)
+        named = await http.post(path, json={**known, "max_token": 1})
+    async with client(speaking(), strict=True) as http:
+        taken = await http.post(path, json=known)
+        refused = await http.post(path, json={**known, "sytem": 1})
+
+    assert (quiet.status_code, quiet.headers.get("x-kokuban-warning")) == (200, None)
+    assert named.headers["x-kokuban-warning"] == "unknown fields: max_token"
+    assert taken.status_code == 200
+    assert refused.status_code == 400
+    assert "did you mean 'system'?" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_thoughts_are_a_block_of_their_own(stream: bool) -> None:
+    pieces = ("<think>\nhm", "\n</think>\n\n", "Well.")
+    model = served({10: A, A: A + 1, A + 1: A + 2, A + 2: EOT}, pieces=pieces)
+    async with client(model, reasoning_parser="think") as http:
+        response = await http.post(PATH, json=body(stream=stream))
+
+    if not stream:
+        assert response.json()["content"] == [
+            {"type": "thinking", "thinking": "hm", "signature": "kokuban"},
+            {"type": "text", "text": "Well."},
+        ]
+        return
+    events = events_of(response.content)
+    kinds = [event.get("delta", {}).get("type") for event in events if "index" in event]
+    assert kinds == [None, "thinking_delta", "signature_delta", None, None, "text_delta", None]
+
+
+async def test_thoughts_of_an_earlier_turn_are_shown_to_the_template() -> None:
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}"
+        "({{ m.reasoning_content }}){% endif %}{{ m.content }}{% endfor %}"
+    )
+    model = served(template=template)
+    thought = {"type": "thinking", "thinking": "hm", "signature": "kokuban"}
+    said = {"role": "assistant", "content": [thought, {"type": "text", "text": "a"}]}
+
+    turns: list[Json] = [{"role": "user", "content": "q"}, said, {"role": "user", "content": "r"}]
+    await send(model, *turns, max_tokens=1)
+
+    [request] = model.client.submitted
+    prompt = model.tokenizer.decode(request.prompt_token_ids, skip_special=False)
+    assert prompt == "<user>q<assistant>(hm)a<user>r"
 
 
 async def test_an_engine_that_fails_is_an_api_error() -> None:

@@ -43,6 +43,11 @@ class OpenBlock:
         """Take a part for `whole`."""
         self.pieces.append(part.arguments if isinstance(part, CallPart) else part.text)
 
+    @property
+    def is_whole_call(self) -> bool:
+        """Whether it is a call, and all of its arguments were kept."""
+        return isinstance(self.first, CallPart) and _json_object("".join(self.pieces)) is not None
+
     def empty(self) -> OutputBlock:
         """How a stream opens it."""
         match self.first:
@@ -62,9 +67,8 @@ class OpenBlock:
             case ReasoningPart():
                 return ThinkingBlock(thinking=text, signature=SIGNATURE)
             case CallPart(number, name):
-                return ToolUseBlock(
-                    id=self._call_id(number), name=name or "", input=_json_object(text)
-                )
+                arguments = _json_object(text) or _NO_ARGUMENTS
+                return ToolUseBlock(id=self._call_id(number), name=name or "", input=arguments)
 
     def _call_id(self, number: int) -> str:
         return f"toolu_{self.request_id}_{number}"
@@ -81,10 +85,10 @@ def piece_of(part: Part) -> Piece | None:
             return InputPiece(partial_json=arguments) if arguments else None
 
 
-def _json_object(text: str) -> msgspec.Raw:
-    """A call's arguments as they are; the empty object for those that were cut off."""
+def _json_object(text: str) -> msgspec.Raw | None:
+    """A call's arguments as they are; None for those that were cut off."""
     try:
         msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except msgspec.DecodeError:
-        return _NO_ARGUMENTS
+        return None
     return msgspec.Raw(text.encode())

@@ -20,9 +20,8 @@ from pydantic import ValidationError
 from kokuban.server.errors import from_validation
 from kokuban.server.messages.models import (
     Block,
-    CountRequest,
+    Conversation,
     InputTool,
-    MessagesRequest,
     ResultBlock,
     ToolChoice,
 )
@@ -36,14 +35,14 @@ ERROR_MARK = "Error:"
 
 _SAME = (
     "max_tokens", "stream", "temperature", "top_p", "top_k", "seed", "priority",
-    "prompt_cache_key", "cache_salt",
+    "prompt_cache_key", "cache_salt", "cache_control",
 )  # fmt: skip
 """Fields that mean the same to both."""
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def to_chat(body: CountRequest, *, keep_billing_line: bool, late_system: bool) -> ChatRequest:
+def to_chat(body: Conversation, *, keep_billing_line: bool, late_system: bool) -> ChatRequest:
     """The same request in OpenAI's form.
 
     Args:
@@ -54,32 +53,20 @@ def to_chat(body: CountRequest, *, keep_billing_line: bool, late_system: bool) -
     """
     turns = turns_of(body, keep_billing_line=keep_billing_line, late_system=late_system)
     messages = [message for turn in turns for message in _messages(turn)]
-    fields: Json = {"model": body.model, "messages": messages, **_template_fields(body)}
+    fields: Json = {"model": body.model, "messages": messages, **_fields(body)}
     if turns[-1].role == "assistant":
         _check_prefill(turns[-1], messages[-1])
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
-    if isinstance(body, MessagesRequest):
-        fields |= _generation_fields(body)
     try:
         return ChatRequest.model_validate(_present(fields))
     except ValidationError as error:
         raise from_validation(error) from None
 
 
-def _template_fields(body: CountRequest) -> Json:
+def _fields(body: Conversation) -> Json:
     thinks = body.thinking is not None and body.thinking.type != "disabled"
     choice = body.tool_choice
     no_parallel = choice is not None and choice.disable_parallel_tool_use
-    return {
-        "tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())],
-        "tool_choice": _tool_choice(choice) if body.tools else None,
-        "parallel_tool_calls": False if no_parallel else None,
-        "cache_control": body.cache_control,
-        "chat_template_kwargs": {"enable_thinking": thinks, **(body.chat_template_kwargs or {})},
-    }
-
-
-def _generation_fields(body: MessagesRequest) -> Json:
     shape = body.output_format or (body.output_config and body.output_config.format)
     schema = {"name": "answer", "schema": shape.json_schema, "strict": True} if shape else None
     return {
@@ -87,6 +74,10 @@ def _generation_fields(body: MessagesRequest) -> Json:
         "stop": body.stop_sequences or None,
         "user": body.metadata.user_id if body.metadata else None,
         "response_format": {"type": "json_schema", "json_schema": schema} if schema else None,
+        "tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())],
+        "tool_choice": _tool_choice(choice) if body.tools else None,
+        "parallel_tool_calls": False if no_parallel else None,
+        "chat_template_kwargs": {"enable_thinking": thinks, **(body.chat_template_kwargs or {})},
     }
 
 

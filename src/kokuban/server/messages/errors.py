@@ -19,6 +19,10 @@ _TYPES = {
 }
 
 
+TOO_LONG = "prompt is too long"
+"""Agents look for these words, and shorten their conversation when they find them."""
+
+
 class ErrorDetail(msgspec.Struct, frozen=True):
     type: str
     message: str
@@ -41,7 +45,10 @@ def envelope(failure: Failure, request_id: str) -> MessagesError:
     kind = _TYPES.get(failure.status)
     if kind is None:
         kind = "invalid_request_error" if failure.status < 500 else "api_error"
-    return MessagesError(error=ErrorDetail(kind, failure.body.message), request_id=request_id)
+    message = failure.body.message
+    if failure.body.code == "context_length_exceeded":
+        message = f"{TOO_LONG}: {message}"
+    return MessagesError(error=ErrorDetail(kind, message), request_id=request_id)
 
 
 def error_response(failure: Failure, request_id: str) -> Response:

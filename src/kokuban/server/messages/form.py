@@ -105,6 +105,8 @@ class MessagesForm:
             if self._begins(part):
                 yield from self._block_end()
                 yield self._open(part)
+            if isinstance(part, CallPart):  # For `_stop`.
+                self._blocks[-1].keep(part)
             if piece := piece_of(part):
                 yield BlockDelta(index=len(self._blocks) - 1, delta=piece)
 
@@ -134,10 +136,10 @@ class MessagesForm:
         if last.finish is FinishReason.LENGTH:
             is_asked = self._record.output_tokens == self._max_tokens
             return Stop(stop_reason="max_tokens" if is_asked else "model_context_window_exceeded")
-        if isinstance(last.stop_reason, str):
+        calls = [block for block in self._blocks if isinstance(block.first, CallPart)]
+        if isinstance(last.stop_reason, str) and not (calls and calls[-1].is_whole_call):
             return Stop(stop_reason="stop_sequence", stop_sequence=last.stop_reason)
-        has_calls = any(isinstance(block.first, CallPart) for block in self._blocks)
-        return Stop(stop_reason="tool_use" if has_calls else "end_turn")
+        return Stop(stop_reason="tool_use" if calls else "end_turn")
 
     def _usage(self) -> MessageUsage:
         usage = self._record.usage_body()

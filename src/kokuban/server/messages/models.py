@@ -1,8 +1,8 @@
 """The bodies of Anthropic's Messages API, as pydantic models.
 
-As with OpenAI's: types are strict, null means absent, unknown fields are ignored, and what would
-change the answer and cannot be served is refused by name. Which content blocks can be read is
-decided by `convert`.
+As with OpenAI's: types are strict, null means absent, unknown fields are named in a header, and
+what would change the answer and cannot be served is refused by name. Which content blocks can be
+read is decided by `convert`.
 """
 
 from typing import Annotated, Any, Literal
@@ -64,6 +64,7 @@ class Thinking(Strict):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1)
+    display: str | None = None
 
 
 class OutputFormat(Strict):
@@ -86,8 +87,8 @@ class Metadata(Strict):
     user_id: str | None = None
 
 
-class CountRequest(Strict):
-    """The body of /v1/messages/count_tokens: what becomes the prompt."""
+class Conversation(Strict):
+    """What both bodies have: counting takes what is sent for an answer."""
 
     model: str
     messages: list[InputMessage] = Field(min_length=1)
@@ -107,18 +108,6 @@ class CountRequest(Strict):
     chat_template_kwargs: dict[str, Any] | None = None
     """Beyond Anthropic, as in chat completions."""
 
-    @field_validator("container", "mcp_servers")
-    @classmethod
-    def _nothing_runs_here(cls, value: Any) -> Any:
-        if value not in (None, [], {}, ""):
-            raise ValueError("this server runs no tools; let the client run them, or leave it out")
-        return value
-
-
-class MessagesRequest(CountRequest):
-    """The body of /v1/messages."""
-
-    max_tokens: int = Field(ge=1, le=2**62)
     stream: bool | None = None
     stop_sequences: list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]] | None = (
         None
@@ -134,3 +123,32 @@ class MessagesRequest(CountRequest):
     priority: int | None = None
     prompt_cache_key: str | None = None
     cache_salt: str | None = None
+
+    betas: Any = None
+    """This and what follows change nothing here, whatever they say."""
+
+    context_management: Any = None
+    diagnostics: Any = None
+    inference_geo: Any = None
+    speed: Any = None
+    user_profile_id: Any = None
+    workspace_id: Any = None
+
+    @field_validator("container", "mcp_servers")
+    @classmethod
+    def _nothing_runs_here(cls, value: Any) -> Any:
+        if value not in (None, [], {}, ""):
+            raise ValueError("this server runs no tools; let the client run them, or leave it out")
+        return value
+
+
+class MessagesRequest(Conversation):
+    """The body of /v1/messages."""
+
+    max_tokens: int = Field(ge=1, le=2**62)
+
+
+class CountRequest(Conversation):
+    """The body of /v1/messages/count_tokens."""
+
+    max_tokens: int | None = None

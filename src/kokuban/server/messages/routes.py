@@ -1,14 +1,18 @@
 """POST /v1/messages and /v1/messages/count_tokens."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kokuban.core.errors import RequestError
 from kokuban.server.answer import respond
-from kokuban.server.body import parse_body, read_json
+from kokuban.server.body import check_unknown, parse_body, read_json
 from kokuban.server.messages.answers import PING, TokenCount
 from kokuban.server.messages.convert import to_chat
 from kokuban.server.messages.form import MessagesForm
-from kokuban.server.messages.models import CountRequest, MessagesRequest
+from kokuban.server.messages.models import Conversation, CountRequest, MessagesRequest
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.openai_responses import encode
 from kokuban.server.pins import asks_to_keep
@@ -20,14 +24,23 @@ from kokuban.server.work import INLINE_JSON_BYTES, off_loop
 
 router = Router(KeyScope.INFER)
 
+_THEIR_NAMES = {
+    "stop": "stop_sequences",
+    "user": "metadata.user_id",
+    "response_format": "output_config.format",
+}
+
 
 @router.post("/v1/messages")
 async def messages(request: Request) -> Response:
     """Continue a conversation, in Anthropic's form."""
     serving = serving_of(request)
     raw = await read_json(request, serving.settings)
-    chat = await _chat(serving, await parse_body(MessagesRequest, raw), len(raw))
-    turn = await begin_turn(serving, request, chat, len(raw), api="messages")
+    body = await parse_body(MessagesRequest, raw)
+    check_unknown(request, serving.settings, body)
+    with _in_their_words():
+        chat = await _chat(serving, body, len(raw))
+        turn = await begin_turn(serving, request, chat, len(raw), api="messages")
     form = MessagesForm(serving, turn.record, turn.params, keeps=asks_to_keep(chat))
     return respond(
         serving, turn.deltas, form, turn.record, stream=bool(chat.stream), keep_alive=PING
@@ -39,7 +52,10 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of such a conversation has. Nothing is computed."""
     serving = serving_of(request)
     raw = await read_json(request, serving.settings)
-    chat = await _chat(serving, await parse_body(CountRequest, raw), len(raw))
+    body = await parse_body(CountRequest, raw)
+    check_unknown(request, serving.settings, body)
+    with _in_their_words():
+        chat = await _chat(serving, body, len(raw))
     serving.check_model(chat.model)
     if chat.tool_choice == "none":
         chat.tools = None
@@ -47,7 +63,20 @@ async def count_tokens(request: Request) -> Response:
     return Response(encode(TokenCount(len(prompt))), media_type="application/json")
 
 
-async def _chat(serving: Serving, body: CountRequest, num_bytes: int) -> ChatRequest:
+@contextmanager
+def _in_their_words() -> Iterator[None]:
+    """An error in a field that is called otherwise in OpenAI's form, with the client's name."""
+    try:
+        yield
+    except RequestError as error:
+        theirs = _THEIR_NAMES.get(error.param or "")
+        if theirs is None:
+            raise
+        text = str(error).replace(error.param or "", theirs, 1)
+        raise RequestError(text, param=theirs, code=error.code) from None
+
+
+async def _chat(serving: Serving, body: Conversation, num_bytes: int) -> ChatRequest:
     def work() -> ChatRequest:
         has_system = any(message.role == "system" for message in body.messages)
         return to_chat(

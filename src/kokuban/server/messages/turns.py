@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kokuban.core.errors import RequestError
 from kokuban.server.messages.billing import without_line
-from kokuban.server.messages.models import Block, CountRequest
+from kokuban.server.messages.models import Block, Conversation
 
 
 class Placed(NamedTuple):
@@ -25,7 +25,7 @@ class Turn(NamedTuple):
     blocks: list[Placed]
 
 
-def turns_of(body: CountRequest, *, keep_billing_line: bool, late_system: bool) -> list[Turn]:
+def turns_of(body: Conversation, *, keep_billing_line: bool, late_system: bool) -> list[Turn]:
     """All turns, at least one.
 
     Args:
@@ -58,7 +58,7 @@ def wrong(param: str, what: str) -> RequestError:
     return RequestError(f"{param} {what}", param=param, code="invalid_value")
 
 
-def _all(body: CountRequest) -> Iterator[tuple[str, list[Placed]]]:
+def _all(body: Conversation) -> Iterator[tuple[str, list[Placed]]]:
     """Role and blocks of each message."""
     if body.system:
         yield "system", _placed(body.system, "system")
