@@ -292,9 +292,8 @@ def _longest_token(tokenizer: Tokenizer) -> int:
 
     An entry of the vocabulary has no fewer bytes than its text, except for a space in front.
     """
-    pieces = map(tokenizer.piece_of, range(tokenizer.vocab_size))
     # A character has 4 bytes at most: only few entries need be encoded to know that.
-    long = [piece for piece in pieces if piece and len(piece) * 4 >= MIN_TOKEN_BYTES]
+    long = [piece for piece in tokenizer.pieces if piece and len(piece) * 4 >= MIN_TOKEN_BYTES]
     longest = max((len(piece.encode("utf-8", "replace")) for piece in long), default=0)
     return max(MIN_TOKEN_BYTES, longest + 1)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fakes import continuation, make_request
+from tests.fakes import continuation, fake_embedding, make_request
 from tests.unit.engine.scripted import KINDS, NUM_BLOCKS, Kind, engine
 
 from kokuban.core.errors import Overloaded, PromptTooLong, RequestError, ShuttingDown, StepFailed
@@ -94,6 +94,15 @@ async def test_every_field_of_a_request_arrives_and_every_field_of_an_event_come
     usage = events[-1].usage
     assert usage is not None
     assert (usage.prompt_tokens, usage.output_tokens) == (40, 3)
+
+
+async def test_the_vector_of_a_prompt_arrives_bit_by_bit(client: EngineClient) -> None:
+    request = make_request("pools", 40, pooling="last")
+
+    events = await events_of(client, request)
+
+    assert events[-1].finish is FinishReason.STOP
+    assert events[-1].embedding == fake_embedding(request.prompt_token_ids)
 
 
 async def test_many_requests_at_once_each_get_their_own(client: EngineClient) -> None:
