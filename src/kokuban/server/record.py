@@ -117,8 +117,7 @@ class Record:
             self.output_tokens += len(delta.tokens)
             self._unread[delta.choice] = self._unread.get(delta.choice, 0) + len(delta.tokens)
             self.metrics.add("generation_tokens", len(delta.tokens))
-            if self.account is not None:
-                self.account.pay_tokens(len(delta.tokens))
+            self.pay(len(delta.tokens))
             if self.prompts:
                 output = self.outputs.setdefault(delta.choice, array("i"))
                 output.extend(token.token_id for token in delta.tokens)
@@ -135,6 +134,11 @@ class Record:
     def shown_id(self) -> str:
         """What the client knows the request by: its own id if it gave one."""
         return self.request_id if self.client_id == "-" else self.client_id
+
+    def pay(self, num_tokens: int) -> None:
+        """Tokens of the tenant's were read or written."""
+        if self.account is not None:
+            self.account.pay_tokens(num_tokens)
 
     @property
     def num_remembered(self) -> int:
