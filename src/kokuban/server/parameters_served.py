@@ -230,6 +230,17 @@ _SCHEDULING = (
     ),
 )
 
+_IDS = (
+    Parameter(
+        name="return_token_ids",
+        kind="boolean",
+        meaning="Put `prompt_token_ids` and each choice's `token_ids` into the answer; in a stream "
+        "those of the prompt into the first event of each choice.",
+        origin="vLLM",
+        default=False,
+    ),
+)
+
 _FORMAT = (
     Parameter(
         name="response_format",
@@ -334,6 +345,13 @@ _COMPLETIONS = (
         default=REQUIRED,
     ),
     Parameter(
+        name="suffix",
+        kind="string",
+        meaning="The text behind the gap that is to be filled. Only models with tokens for it "
+        "(Qwen2.5-Coder, StarCoder and others); not with `echo`.",
+        apis=Api.COMPLETIONS,
+    ),
+    Parameter(
         name="echo",
         kind="boolean",
         meaning="The prompt comes first; with `logprobs` it is scored too.",
@@ -365,5 +383,5 @@ _COMPLETIONS = (
 )
 
 SERVED = (
-    *_ANSWER, *_LENGTH, *_SAMPLING, *_SCHEDULING, *_FORMAT, *_CHAT, *_COMPLETIONS,
+    *_ANSWER, *_LENGTH, *_SAMPLING, *_SCHEDULING, *_IDS, *_FORMAT, *_CHAT, *_COMPLETIONS,
 )  # fmt: skip

@@ -99,8 +99,7 @@ class Serving:
     ) -> None:
         """Note what a request sends to the engine, now."""
         record.prompt_tokens = sum(map(len, prompts))
-        if record.account is not None:
-            record.account.pay_tokens(record.prompt_tokens)
+        record.pay(record.prompt_tokens)
         record.scope = cache_salt or ""
         record.submitted_s = self.clock.now()
         self.history.add(record, prompts)
