@@ -15,6 +15,7 @@ from kokuban.core.speculation import Proposer
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
+from kokuban.engine.grammars import GrammarStore
 from kokuban.engine.kv_memory import KvMemory, kv_budget, make_kv_memory, make_layout
 from kokuban.engine.loading import Compute, Loading, begin_loading
 from kokuban.engine.public_prefix import public_token_ids
@@ -30,6 +31,7 @@ from kokuban.plan.memory import KvBudget
 from kokuban.program.program import Program
 from kokuban.runner.load import LoadedWeights, Progress
 from kokuban.runner.native import NativeExecutor
+from kokuban.sampling.grammar import GrammarCompiler
 from kokuban.scheduler.prices import ModelPrices, block_worth
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.text.chat import ChatTemplate
@@ -102,12 +104,14 @@ def _build(
     prices = _prices(program, weights, budget, scheduler, info)
     memory = _memory(program, layout, budget, key_space, scheduler, runtime, info, prices)
     valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
-    executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab)
+    ends = text.tokenizer.end_ids | source.end_token_ids
+    grammars = GrammarStore(GrammarCompiler(text.tokenizer, ends, valid_vocab))
+    executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab, grammars)
     memory.storage.populate()
     proposer = make_proposer(runtime, draft, budget, **compute._asdict())
     core = _core(scheduler, memory, executor, prices, proposer)
-    client = EngineThread(core, info, memory.doorbell)
-    return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
+    client = EngineThread(core, info, memory.doorbell, grammars)
+    return Engine(client, *text, ends)
 
 
 def _budget(
@@ -161,6 +165,7 @@ def _executor(
     compute: Compute,
     rope_positions: int,
     valid_vocab: int,
+    grammars: GrammarStore,
 ) -> NativeExecutor:
     return NativeExecutor(
         program,
@@ -172,6 +177,7 @@ def _executor(
         max_context_tokens=memory.budget.max_context_tokens,
         rope_positions=rope_positions,
         valid_vocab=valid_vocab,
+        grammars=grammars,
     )
 
 

@@ -89,7 +89,9 @@ async def generate(
         Overloaded, RequestError: the engine refused the requests; none of them runs.
     """
     _check_ids(prompt_token_ids, params, engine.info.vocab_size)
-    ends = {*params.stop_token_ids, *(() if params.ignore_eos else end_token_ids)}
+    # A text that its grammar has brought to an end cannot go on past it.
+    goes_on = params.ignore_eos and params.grammar is None
+    ends = {*params.stop_token_ids, *(() if goes_on else end_token_ids)}
     first = Request(
         id=RequestId(request_id or secrets.token_hex(12)),
         prompt_token_ids=tuple(prompt_token_ids),
@@ -102,6 +104,8 @@ async def generate(
         pins=tuple(pins),
         deadline_s=deadline_s,
     )
+    # A grammar speaks of every character, a space in front of the first word included.
+    continues = continues or params.grammar is not None
     deltas = _deltas(engine, tokenizer, _choices(first, params.n), continues=continues)
     async with aclosing(deltas):
         async for delta in deltas:

@@ -21,8 +21,10 @@ from kokuban.core.session import SessionStatus
 from kokuban.core.step import TokenEvent
 from kokuban.engine.client import EngineInfo, EngineStats
 from kokuban.engine.core import EngineCore
+from kokuban.engine.grammars import GrammarStore
 from kokuban.engine.kv_memory import Doorbell
 from kokuban.kvcache.events import Cursor, Replay
+from kokuban.sampling.grammar import CompiledGrammar
 from kokuban.scheduler.sessions import SessionKey
 
 logger = logging.getLogger(__name__)
@@ -74,9 +76,14 @@ class EngineThread:
     """Owns the thread that runs an `EngineCore`. Every public method is safe on any thread."""
 
     def __init__(
-        self, core: EngineCore, info: EngineInfo, doorbell: Doorbell | None = None
+        self,
+        core: EngineCore,
+        info: EngineInfo,
+        doorbell: Doorbell | None = None,
+        grammars: GrammarStore | None = None,
     ) -> None:
         self._core = core
+        self._grammars = grammars
         self._info = info
         self._inbox: deque[Submission | Call | RequestId] = deque()
         """Submissions, calls, and ids to cancel."""
@@ -176,6 +183,8 @@ class EngineThread:
     async def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
         """See `EngineClient.submit`."""
         self._check_running()
+        held = await self._compiled(requests)
+        self._check_running()
         box = Mailbox(asyncio.get_running_loop(), {request.id for request in requests})
         self._put_in(Submission(requests, box))
         try:
@@ -195,6 +204,16 @@ class EngineThread:
         finally:
             for request_id in box.unfinished:
                 self.cancel(request_id)
+            del held  # The engine thread has looked them up, or never will.
+
+    async def _compiled(self, requests: Sequence[Request]) -> list[CompiledGrammar]:
+        """The grammars of requests, ready before the engine thread asks for them."""
+        sources = {each.params.grammar for each in requests} - {None}
+        if not sources:
+            return []
+        if self._grammars is None:
+            raise RequestError("this engine cannot hold an output to a grammar", param="grammar")
+        return await self._grammars.compile_all(source for source in sources if source is not None)
 
     def close(self) -> None:
         """Stop after the step that runs now; what is unfinished gets an error event."""
@@ -202,6 +221,8 @@ class EngineThread:
             self._stopping = True
             self._wake.notify()
         self._thread.join()
+        if self._grammars is not None:
+            self._grammars.close()
 
     def _check_running(self) -> None:
         if self._stopping:

@@ -4,7 +4,7 @@ The only caller of the native program. Depth 0: `submit` computes, `collect` han
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,12 @@ from kokuban.runner.key_offsets import key_offsets
 from kokuban.runner.load import LoadedWeights
 from kokuban.runner.logits_memory import empty_logits
 from kokuban.runner.lower import Lowering
+from kokuban.runner.masks import MaskFiller, Wanted
 from kokuban.runner.profile import Profile
 from kokuban.runner.rope_tables import RopeTable
 from kokuban.runner.rows import Rows
 from kokuban.runner.verify import Run, sample_runs
+from kokuban.sampling.grammar import CompiledGrammar, Constraint
 from kokuban.sampling.sampler import Sampler
 from kokuban.sampling.state import SamplingState
 
@@ -51,6 +53,12 @@ class RowState(NamedTuple):
 
     request: Request
     sampling: SamplingState
+
+
+class Grammars(Protocol):
+    """Finds what was compiled; see `engine.grammars`."""
+
+    def find(self, source: str) -> CompiledGrammar: ...
 
 
 class HeadRow(NamedTuple):
@@ -76,6 +84,7 @@ class NativeExecutor:
         rope_positions: the context that the operator or the model allows, before memory cuts it:
             how positions are scaled must not depend on what else runs on a machine.
         valid_vocab: ids that the tokenizer knows; the output matrix may have more rows.
+        grammars: finds what was compiled for a request's grammar.
     """
 
     depth = 0
@@ -92,6 +101,7 @@ class NativeExecutor:
         max_context_tokens: int,
         rope_positions: int | None = None,
         valid_vocab: int | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         layout = storage.layout
         self._storage, self._host, self._block_size = storage, host, layout.block_size
@@ -118,6 +128,7 @@ class NativeExecutor:
         self._program, self._vocab_size = program, program.vocab_size
         vocab = valid_vocab or program.vocab_size
         self._sampler = Sampler(valid_vocab=vocab, pool=pool, isa_cap=isa_cap)
+        self._grammars, self._masks = grammars, MaskFiller()
         self._logits = empty_logits(0, self._vocab_size)
         self._result: StepResult | None = None
 
@@ -128,6 +139,7 @@ class NativeExecutor:
         outputs: dict[RequestId, ChunkOutput] = {}
         if plan.chunks:
             head = list(self._head_rows(plan))
+            self._masks.begin(self._wanted(plan))
             self._run_body(plan, head)
             outputs = self._run_head(head)
             self._drop_drafts(plan, outputs)
@@ -142,6 +154,7 @@ class NativeExecutor:
 
     def close(self) -> None:
         """Stop what goes on in the background; memory and threads go with the last reference."""
+        self._masks.close()
         self._storage.close()
 
     def logits(self, plan: StepPlan) -> NDArray[np.float32]:
@@ -165,10 +178,26 @@ class NativeExecutor:
             self._rows.drop(request_id)
         for admission in plan.admitted:
             request = admission.request
-            sampling = SamplingState(request, admission.output_token_ids)
+            said = admission.output_token_ids
+            sampling = SamplingState(request, said, self._constraint(request, said))
             self._rows.add(request.id, RowState(request, sampling))
         for move in plan.moves:
             self._move(move)
+
+    def _constraint(self, request: Request, said: Sequence[int]) -> Constraint | None:
+        if request.params.grammar is None:
+            return None
+        assert self._grammars is not None, "a request with a grammar, and nothing to compile it"
+        return self._grammars.find(request.params.grammar).begin(request, said)
+
+    def _wanted(self, plan: StepPlan) -> list[Wanted]:
+        """The masks that the step samples with."""
+        wanted = []
+        for chunk in plan.chunks:
+            constraint = self._rows.state(chunk.request_id).sampling.constraint
+            if chunk.samples and constraint is not None:
+                wanted.append(Wanted(chunk.request_id, constraint, _drafts(chunk)))
+        return wanted
 
     def _move(self, move: BlockMove) -> None:
         if isinstance(move, BlockCopy):
@@ -246,7 +275,9 @@ class NativeExecutor:
         outputs: Mapping[RequestId, "_Output"],
     ) -> None:
         runs = self._runs(rows)
-        for run, found in zip(runs, sample_runs(self._sampler, logits, runs), strict=True):
+        masks = self._masks.rows([(run.request.id, 1 + len(run.drafts)) for run in runs])
+        found_runs = sample_runs(self._sampler, logits, runs, masks)
+        for run, found in zip(runs, found_runs, strict=True):
             output = outputs[run.request.id]
             for token in [found] if isinstance(found, str) else found:
                 output.take(token, scores=False)
@@ -256,8 +287,7 @@ class NativeExecutor:
         runs, first = [], 0
         while first < len(rows):
             chunk = rows[first].chunk
-            drafts = chunk.token_ids[len(chunk.token_ids) - chunk.num_drafts :]
-            runs.append(Run(first, drafts, *self._rows.state(chunk.request_id)))
+            runs.append(Run(first, _drafts(chunk), *self._rows.state(chunk.request_id)))
             first += 1 + chunk.num_drafts
         return runs
 
@@ -279,6 +309,10 @@ class NativeExecutor:
         found = self._sampler.score(logits, targets, [each.prompt_logprobs or 0 for each in params])
         for row, score in zip(rows, found, strict=True):
             outputs[row.chunk.request_id].take(score, scores=True)
+
+
+def _drafts(chunk: Chunk) -> tuple[int, ...]:
+    return chunk.token_ids[len(chunk.token_ids) - chunk.num_drafts :]
 
 
 def _tile_end(head: Sequence[HeadRow], begin: int) -> int:
