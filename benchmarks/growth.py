@@ -31,7 +31,8 @@ from kokuban.core.config import RuntimeConfig, SchedulerConfig, parse_bytes
 from kokuban.core.request import Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import ChunkOutput, SampledToken, StepPlan, StepResult
-from kokuban.engine.build import Engine, build_engine
+from kokuban.engine.build import build_engine
+from kokuban.engine.engine import Engine
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeySpace

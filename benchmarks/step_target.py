@@ -24,7 +24,8 @@ from itertools import pairwise
 from kokuban.core.config import RuntimeConfig, SchedulerConfig, parse_bytes
 from kokuban.core.request import Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
-from kokuban.engine.build import Engine, build_engine
+from kokuban.engine.build import build_engine
+from kokuban.engine.engine import Engine
 
 MAX_TOKENS = 4096
 """Of a decoder: more than it comes to before it is stopped."""

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kokuban.core.pooling import Pooling, PoolingParams
 from kokuban.core.request import NO_BLOCK, BlockId, Pin, Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.speculation import Offer, Wanted
@@ -37,6 +38,7 @@ def make_request(
     cache_scope: str = "",
     session: str = "",
     pins: Sequence[Pin] = (),
+    pooling: Pooling | None = None,
 ) -> Request:
     """A request whose prompt, unless given, is its own: no other name has the same tokens."""
     if prompt is None:
@@ -59,6 +61,7 @@ def make_request(
         cache_scope=cache_scope,
         session=session,
         pins=tuple(pins),
+        pooling=None if pooling is None else PoolingParams(pooling=pooling),
     )
 
 
@@ -73,6 +76,11 @@ def continuation(prompt: Sequence[int], num_tokens: int) -> list[int]:
     for _ in range(num_tokens):
         tokens.append(next_token(tokens))
     return tokens[len(prompt) :]
+
+
+def fake_embedding(token_ids: Sequence[int]) -> bytes:
+    """What the fake model makes of a prompt that is pooled."""
+    return b"".join(token.to_bytes(4, "little") for token in token_ids)
 
 
 class FakeProposer:
@@ -169,6 +177,7 @@ class FakeRunner:
         """What each slot of host memory holds, by offset."""
 
         self._rows: dict[RequestId, _Row] = {}
+        self._pooled: dict[RequestId, list[int]] = {}
         self.failures: dict[RequestId, str] = {}
         """Requests whose chunks fail, with the error."""
 
@@ -197,6 +206,7 @@ class FakeRunner:
     def _update_rows(self, plan: StepPlan) -> None:
         for request_id in plan.ended:
             del self._rows[request_id]
+            self._pooled.pop(request_id, None)
         for admission in plan.admitted:
             request = admission.request
             assert request.id not in self._rows, f"{request.id} is admitted twice"
@@ -253,6 +263,8 @@ class FakeRunner:
             seen = self._read(row, group, first, row.num_computed)
             assert seen == sequence[first:], f"group {group} holds other tokens"
         scores = self._scores(row.request, chunk)
+        if row.request.pooling is not None:
+            return self._pool(row, chunk, sequence)
         if not chunk.samples:
             return ChunkOutput(prompt_logprobs=scores) if scores else None
         assert row.num_computed - chunk.num_drafts == row.num_tokens, "a sample from the middle"
@@ -272,6 +284,16 @@ class FakeRunner:
             for table in row.tables:
                 del table[-(-row.num_computed // self._block_size) :]
         return tuple(map(SampledToken, tokens))
+
+    def _pool(self, row: _Row, chunk: Chunk, sequence: Sequence[int]) -> ChunkOutput | None:
+        """The tokens themselves; of a mean those that were computed for it, whatever was cached."""
+        assert not chunk.samples, "a chunk that is pooled and sampled"
+        computed = self._pooled.setdefault(row.request.id, [])
+        computed += chunk.token_ids
+        if row.num_computed < row.num_tokens:
+            return None
+        tokens = computed if row.request.needs_every_row else sequence
+        return ChunkOutput(embedding=fake_embedding(tokens))
 
     def _scores(self, request: Request, chunk: Chunk) -> tuple[SampledToken, ...]:
         if request.params.prompt_logprobs is None:

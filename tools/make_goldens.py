@@ -1,6 +1,7 @@
 """Make the golden values of tests/golden with Hugging Face transformers in float32.
 
     python -m tools.make_goldens tiny FIXTURES
+    python -m tools.make_goldens hidden FIXTURES
     python -m tools.make_goldens rope FIXTURES
     python -m tools.make_goldens gguf FIXTURES NAME MODEL.gguf
 
@@ -11,6 +12,8 @@ the texts.
 
 Layout of the fixtures (.npz):
     tiny/<variant>: token_ids [300]; positions [P]; logits [P, V] float32 at those positions.
+    hidden: for each of HIDDEN_VARIANTS, which read the same ids, [2, E] float32: the last hidden
+        state after the final norm, and the mean of all 300 of them.
     rope: for each configuration its inverse frequencies (float32), the attention factor last.
     gguf/<name>: ten texts end to end. token_ids [N]; starts [11], where each text begins; the
         rest is by row, for the last 32 tokens of each text, [320] rows in all: argmax; gap, best
@@ -42,6 +45,8 @@ from kokuban.weights.source import open_source
 POSITIONS = (0, 1, 2, 10, 20, 22, 23, 24, 25, 33, 48, 63, 64, 65, 100, 119, 120, 200, 299)
 """Around the window of 24, the original context of 64, and far beyond both."""
 
+HIDDEN_VARIANTS = ("llama", "qwen3", "gemma3", "phi3")
+
 NUM_SCORED = 32
 SUBSET = 1024
 
@@ -69,6 +74,24 @@ def make_tiny(fixtures: Path) -> None:
             logits=logits,
         )
         print(variant, logits.std())
+
+
+def make_hidden(fixtures: Path) -> None:
+    """Pooled hidden states of some tiny variants."""
+    values = {}
+    for variant in HIDDEN_VARIANTS:
+        with tempfile.TemporaryDirectory() as directory:
+            path = write_tiny_model(Path(directory), variant)
+            model = AutoModelForCausalLM.from_pretrained(
+                path, dtype=torch.float32, attn_implementation="eager"
+            )
+        with torch.no_grad():
+            states = (
+                model.model(torch.tensor([prompt_ids().tolist()])).last_hidden_state[0].double()
+            )
+        values[variant] = torch.stack([states[-1], states.mean(dim=0)]).float().numpy()
+        print(variant, states.std().item())
+    np.savez_compressed(fixtures / "hidden.npz", **values)
 
 
 def make_rope(fixtures: Path) -> None:
@@ -129,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("kind", choices=["tiny", "rope", "gguf"])
+    parser.add_argument("kind", choices=["tiny", "hidden", "rope", "gguf"])
     parser.add_argument("fixtures", type=Path)
     parser.add_argument("name", nargs="?")
     parser.add_argument("model", nargs="?", type=Path)
@@ -138,6 +161,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     if args.kind == "tiny":
         make_tiny(args.fixtures)
+    elif args.kind == "hidden":
+        make_hidden(args.fixtures)
     elif args.kind == "rope":
         make_rope(args.fixtures)
     else:

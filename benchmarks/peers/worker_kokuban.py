@@ -9,7 +9,8 @@ from worker import Case, Record, Times, work
 from kokuban import SamplingParams, __version__
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.request import Request, RequestId
-from kokuban.engine.build import Engine, build_engine
+from kokuban.engine.build import build_engine
+from kokuban.engine.engine import Engine
 
 
 class Runner:

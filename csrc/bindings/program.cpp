@@ -156,14 +156,16 @@ class BoundProgram {
     }
 
     void run_head(int64_t begin, int64_t end, Array<float, 2> logits) {
-        if (begin < 0 || begin > end || end > num_sampled_) throw std::out_of_range("rows that the step did not sample");
-        if (end - begin > program_.tile_rows()) throw std::out_of_range("more rows than a tile has");
-        const auto stride = static_cast<int64_t>(logits.shape(1));
-        if (static_cast<int64_t>(logits.shape(0)) < end - begin || stride < logit_cols_) {
-            throw std::invalid_argument("logits have too few rows or columns");
-        }
+        check_rows(begin, end, logits, logit_cols_);
         nb::gil_scoped_release release;
-        program_.run_head(begin, end, logits.data(), stride);
+        program_.run_head(begin, end, logits.data(), static_cast<int64_t>(logits.shape(1)));
+    }
+
+    void run_head_until(ColumnsArg value, int64_t begin, int64_t end, Array<float, 2> out) {
+        const Columns wanted = columns(value);
+        check_rows(begin, end, out, wanted.cols);
+        nb::gil_scoped_release release;
+        program_.run_head_until(wanted, begin, end, out.data(), static_cast<int64_t>(out.shape(1)));
     }
 
     void time_stages(bool on) { program_.time_stages(on); }
@@ -192,6 +194,15 @@ class BoundProgram {
     const float* kept(const Array<const float, 1>& array) {
         keep_.push_back(nb::cast(array));
         return array.data();
+    }
+
+    // Whether the rows are there, and the room for what the head finds for them.
+    void check_rows(int64_t begin, int64_t end, const Array<float, 2>& out, int64_t cols) const {
+        if (begin < 0 || begin > end || end > num_sampled_) throw std::out_of_range("rows that the step did not sample");
+        if (end - begin > program_.tile_rows()) throw std::out_of_range("more rows than a tile has");
+        if (static_cast<int64_t>(out.shape(0)) < end - begin || static_cast<int64_t>(out.shape(1)) < cols) {
+            throw std::invalid_argument("the output of the head has too few rows or columns");
+        }
     }
 
     // What would otherwise read or write outside of memory. Cheap beside a step.
@@ -258,6 +269,7 @@ void bind_program(nb::module_& module) {
         .def("finish", &BoundProgram::finish)
         .def("run_body", &BoundProgram::run_body)
         .def("run_head", &BoundProgram::run_head)
+        .def("run_head_until", &BoundProgram::run_head_until)
         .def("time_stages", &BoundProgram::time_stages)
         .def("stage_times", &BoundProgram::stage_times);
 }

@@ -137,14 +137,36 @@ void NativeProgram::take(const Step& step, const Tile& tile, int64_t first, int6
     }
 }
 
-void NativeProgram::run_head(int64_t begin, int64_t end, float* logits, int64_t stride) {
+// Lets the head read the sampled rows from `begin` on.
+void NativeProgram::give_taken(int64_t begin) {
     for (auto& taken : taken_) {
         buffers_[static_cast<size_t>(taken.to.buffer)].data = taken.memory.data() + begin * taken.stride;
     }
+}
+
+void NativeProgram::run_head(int64_t begin, int64_t end, float* logits, int64_t stride) {
+    give_taken(begin);
     Buffer& out = buffers_[static_cast<size_t>(logits_)];
     out.data = logits;
     out.stride = stride;
     run_stages(head_, head_stages_, {nullptr, begin, end - begin, 0, 0});
+}
+
+void NativeProgram::run_head_until(Columns value, int64_t begin, int64_t end, float* out, int64_t stride) {
+    give_taken(begin);
+    const auto writes = [&](const Stage& stage) {
+        const auto first = head_.begin();
+        return std::any_of(first + static_cast<std::ptrdiff_t>(stage.begin), first + static_cast<std::ptrdiff_t>(stage.end),
+                           [&](const Operation& op) { return op.out.buffer == value.buffer; });
+    };
+    // None writes what the head takes as it is.
+    const auto last = std::find_if(head_stages_.rbegin(), head_stages_.rend(), writes);
+    const Tile tile{nullptr, begin, end - begin, 0, 0};
+    for (auto stage = head_stages_.begin(); stage != last.base(); ++stage) run_stage(head_, *stage, tile);
+    const ConstMatrix from = read(value);
+    for (int64_t row = 0; row < tile.rows; ++row) {
+        std::memcpy(out + row * stride, from.data + row * from.stride, static_cast<size_t>(value.cols) * sizeof(float));
+    }
 }
 
 void NativeProgram::time_stages(bool on) {

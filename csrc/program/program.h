@@ -58,6 +58,8 @@ class NativeProgram {
     // Logits of the sampled rows begin … end - 1 of the last run_body, at most tile_rows of them, to
     // rows of `logits` that are `stride` floats apart.
     void run_head(int64_t begin, int64_t end, float* logits, int64_t stride);
+    // The same for a value on the way to the logits; what comes after it is not computed.
+    void run_head_until(Columns value, int64_t begin, int64_t end, float* out, int64_t stride);
 
     // While on, each stage's time is added up; else a step pays nothing for it. Zeroes the sums.
     void time_stages(bool on);
@@ -91,6 +93,7 @@ class NativeProgram {
     void run_rows(const std::vector<Operation>& ops, const Stage& stage, const Tile& tile);
     void row_op(const Operation& op, const Tile& tile, int64_t begin, int64_t end);
     void take(const Step& step, const Tile& tile, int64_t first, int64_t count);
+    void give_taken(int64_t begin);
     void cut_requests(const Step& step, Tile& tile);
     void linear(const Operation& op, int64_t rows);
     void attention(const Operation& op, const Tile& tile);

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kokuban.core.pooling import PoolingParams
     from kokuban.core.sampling_params import SamplingParams
     from kokuban.engine.llm import LLM
 
-__all__ = ["LLM", "SamplingParams"]
+__all__ = ["LLM", "PoolingParams", "SamplingParams"]
 __version__ = "0.1.0"
 
 
@@ -16,6 +17,10 @@ def __getattr__(name: str) -> Any:
         from kokuban.engine.llm import LLM
 
         return LLM
+    if name == "PoolingParams":
+        from kokuban.core.pooling import PoolingParams
+
+        return PoolingParams
     if name == "SamplingParams":
         from kokuban.core.sampling_params import SamplingParams
 

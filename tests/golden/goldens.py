@@ -34,6 +34,21 @@ def tiny_golden(variant: str) -> TinyGolden:
         )
 
 
+class PooledGolden(NamedTuple):
+    """What transformers makes of the ids that every tiny model reads, after the final norm."""
+
+    token_ids: tuple[int, ...]
+    last: NDArray[np.float32]
+    mean: NDArray[np.float32]
+
+
+def pooled_golden(variant: str) -> PooledGolden:
+    """The golden vectors of one of `tools.make_goldens.HIDDEN_VARIANTS`."""
+    with np.load(FIXTURES / "hidden.npz") as saved:
+        last, mean = saved[variant]
+    return PooledGolden(tiny_golden(variant).token_ids, last, mean)
+
+
 @dataclass(frozen=True, slots=True)
 class ScoredText:
     """One of a real model's ten texts, and what transformers computes at its last 32 tokens."""

@@ -27,8 +27,10 @@ def client_of(app: Starlette, **options: Any) -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def client(model: Served, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(make_app(model, **settings)) as http:
+async def client(
+    model: Served, headers: dict[str, str] | None = None, **settings: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(make_app(model, **settings), headers=headers) as http:
         yield http
 
 

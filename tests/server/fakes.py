@@ -1,6 +1,7 @@
 """A scripted engine behind the real server: no model, no thread, time moves when a test says so."""
 
 import asyncio
+import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,10 +67,12 @@ class FakeEngine:
             threads=1,
             isa="scalar",
             token_budget=2048,
+            hidden_size=4,
             prefix_cache=True,
         )
         self.submitted: list[Request] = []
         self.dead = False
+        self.restarting = False
         self.said = 0
         self.resets = 0
         self.sessions: dict[tuple[str, str], SessionStatus] = {}
@@ -170,6 +173,9 @@ class FakeEngine:
         finally:
             self.num_readers -= 1
 
+    def ready(self) -> bool:
+        return not (self.dead or self.restarting)
+
     def alive(self) -> bool:
         return not self.dead
 
@@ -179,7 +185,8 @@ class FakeEngine:
 
     async def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
         for request in requests:
-            if len(request.prompt_token_ids) >= self.info.max_context_tokens:
+            room = self.info.max_context_tokens - len(request.prompt_token_ids)
+            if room < 0 or (room == 0 and request.pooling is None):
                 raise PromptTooLong(len(request.prompt_token_ids), self.info.max_context_tokens)
         if self._seats.locked() and len(self._waiting) >= self._max_waiting:
             raise Overloaded("the waiting queue is full", retry_after_s=3)
@@ -233,6 +240,11 @@ class FakeEngine:
                 yield event
 
 
+def fake_vector(prompt: Sequence[int]) -> bytes:
+    """What the fake engine makes of a prompt, whatever the parameters: length, ends, a third."""
+    return struct.pack("<4f", len(prompt), prompt[0], prompt[-1], 1 / 3)
+
+
 @dataclass
 class _Voice:
     request: Request
@@ -244,6 +256,8 @@ class _Voice:
         self, chain: Mapping[int, int | Sequence[int]], num_tokens: int, costs: Usage
     ) -> TokenEvent:
         request, params = self.request, self.request.params
+        if request.pooling is not None:
+            return self._pool(chain, costs)
         room = self.max_context_tokens - len(request.prompt_token_ids)
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
         scored = () if self.output else self._prompt_logprobs()
@@ -267,6 +281,16 @@ class _Voice:
         if finish or is_first:
             usage = replace(costs, prompt_tokens=prompt, output_tokens=len(self.output))
         return TokenEvent(request.id, tuple(tokens), scored, finish, usage=usage)
+
+    def _pool(self, chain: Mapping[int, int | Sequence[int]], costs: Usage) -> TokenEvent:
+        prompt = self.request.prompt_token_ids
+        if chain.get(prompt[-1]) == FAILS:
+            return TokenEvent(self.request.id, (), finish=FinishReason.ERROR, error="no number")
+        usage = replace(costs, prompt_tokens=len(prompt), output_tokens=0)
+        vector = fake_vector(prompt)
+        return TokenEvent(
+            self.request.id, (), finish=FinishReason.STOP, usage=usage, embedding=vector
+        )
 
     def _next(self, chain: Mapping[int, int | Sequence[int]]) -> int:
         last = self.output[-1] if self.output else self.request.prompt_token_ids[-1]

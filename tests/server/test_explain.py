@@ -157,7 +157,8 @@ async def test_the_same_prompt_again_that_was_not_found_was_evicted() -> None:
 
 async def test_after_a_reset_the_reset_is_the_reason() -> None:
     model = model_of()
-    async with client(model) as http:
+    key = {"authorization": "Bearer one"}
+    async with client(model, headers=key, admin_keys=("one",)) as http:
         await complete(http, "x" * 40, model=model)
         await http.post("/reset_prefix_cache")
         answer = await complete(http, "x" * 40, model=model)

@@ -171,13 +171,17 @@ def test_a_full_disk_costs_one_warning_and_no_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tiers", [("--kv-ram", "8MiB"), ("--kv-disk", "16MiB")])
 def test_a_reset_leaves_nothing_in_any_tier(tmp_path: Path, tiers: tuple[str, ...]) -> None:
     model, cache = make_model(tmp_path), tmp_path / "cache"
-    with serving(model, cache, *POOL, *tiers) as child:
+    with serving(model, cache, *POOL, *tiers, "--admin-key", "admin") as child:
         for prompt in PROMPTS:
-            child.complete(prompt)
-        assert sum(child.complete(prompt).cached for prompt in PROMPTS) > 0
-        assert httpx.post(f"{child.url}/reset_prefix_cache").status_code == 200
+            child.complete(prompt, key="admin")
+        assert sum(child.complete(prompt, key="admin").cached for prompt in PROMPTS) > 0
+        headers = {"authorization": "Bearer admin"}
+        reset = httpx.post(f"{child.url}/reset_prefix_cache", headers=headers)
+        assert reset.status_code == 200
 
-        assert [child.complete(prompt).cached for prompt in PROMPTS] == [0] * len(PROMPTS)
+        assert [child.complete(prompt, key="admin").cached for prompt in PROMPTS] == [0] * len(
+            PROMPTS
+        )
         child.stop()
 
 

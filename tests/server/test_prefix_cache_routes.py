@@ -1,10 +1,12 @@
 """Salts, the reset route and what usage says of the prefix cache."""
 
+from typing import Any
+
 import pytest
 from tests.server.asgi import chat, client, complete
 from tests.server.fakes import FakeEngine, served
 
-from kokuban.server.guard import tenant_of
+from kokuban.server.key_file import tenant_of
 
 ROUTE = "/reset_prefix_cache"
 
@@ -50,29 +52,34 @@ async def test_usage_always_tells_how_many_tokens_were_cached(cached: int) -> No
     assert response.json()["usage"]["prompt_tokens_details"] == details
 
 
-async def test_the_cache_can_be_reset_from_this_machine() -> None:
+ADMIN = {"authorization": "Bearer admin"}
+
+
+async def test_the_cache_can_be_reset_by_who_runs_the_server() -> None:
     model = served()
-    async with client(model) as http:
-        response = await http.post(ROUTE)
+    async with client(model, admin_keys=("admin",)) as http:
+        response = await http.post(ROUTE, headers=ADMIN)
 
     assert (response.status_code, response.json()) == (200, {"forgotten_blocks": 5})
     assert model.client.resets == 1
 
 
-async def test_with_keys_the_reset_needs_one() -> None:
+async def test_a_key_that_may_only_infer_does_not_reset_what_all_share() -> None:
     model = served()
-    settings = {"api_keys": ("secret",), "host": "0.0.0.0"}
+    async with client(model, api_keys=("secret",), host="0.0.0.0") as http:
+        keyless = await http.post(ROUTE)
+        refused = await http.post(ROUTE, headers={"authorization": "Bearer secret"})
+
+    assert (keyless.status_code, refused.status_code) == (401, 403)
+    assert refused.json()["error"]["code"] == "scope_missing"
+    assert "infer, metrics" in refused.json()["error"]["message"]
+    assert model.client.resets == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"host": "0.0.0.0", "no_auth": True}])
+async def test_without_keys_the_reset_is_closed(settings: dict[str, Any]) -> None:
+    model = served()
     async with client(model, **settings) as http:
-        refused = await http.post(ROUTE)
-        taken = await http.post(ROUTE, headers={"authorization": "Bearer secret"})
-
-    assert (refused.status_code, taken.status_code) == (401, 200)
-    assert model.client.resets == 1
-
-
-async def test_on_an_open_server_without_keys_the_reset_is_closed() -> None:
-    model = served()
-    async with client(model, host="0.0.0.0", no_auth=True) as http:
         response = await http.post(ROUTE)
 
     assert response.status_code == 403
@@ -83,6 +90,6 @@ async def test_on_an_open_server_without_keys_the_reset_is_closed() -> None:
 async def test_a_reset_is_no_get_and_fails_with_the_engine() -> None:
     model = served()
     model.client.dead = True
-    async with client(model) as http:
+    async with client(model, admin_keys=("admin",), headers=ADMIN) as http:
         assert (await http.get(ROUTE)).status_code == 405
         assert (await http.post(ROUTE)).status_code == 500

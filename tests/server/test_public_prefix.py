@@ -10,7 +10,8 @@ from tools.make_tiny_models import write_tiny_model
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.errors import ConfigError
 from kokuban.core.sampling_params import SamplingParams
-from kokuban.engine.build import Engine, build_engine
+from kokuban.engine.build import build_engine
+from kokuban.engine.engine import Engine
 from kokuban.engine.generation import generate
 
 SYSTEM = "You answer in short and plain words, and you never promise what you cannot keep. " * 3

@@ -17,6 +17,8 @@ from tools.make_tiny_models import write_tiny_model
 from kokuban.core.env import for_child
 
 ROOT = Path(__file__).resolve().parents[2]
+KEY = "none"
+HEADERS = {"authorization": f"Bearer {KEY}"}
 MESSAGES = [{"role": "user", "content": "Say something."}]
 
 
@@ -28,7 +30,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     child = subprocess.Popen(
         [sys.executable, "-m", "kokuban", "serve", str(path), "--port", "0", "--kv-memory",
          str(24 * 16 * 768), "--token-budget", "64", "--max-running-requests", "16",
-         "--served-model-name", "tiny", "--threads", "2"],
+         "--served-model-name", "tiny", "--threads", "2", "--admin-key", KEY],
         cwd=ROOT, stdout=subprocess.PIPE, text=True, env=env,
     )  # fmt: skip
     assert child.stdout is not None
@@ -46,7 +48,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def client(url: str) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+    with OpenAI(base_url=f"{url}/v1", api_key=KEY) as client:
         yield client
 
 
@@ -129,7 +131,7 @@ def test_echo_scores_the_prompt(client: OpenAI) -> None:
 
 
 async def test_more_streams_than_the_pool_holds_all_end_as_alone(url: str) -> None:
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY) as client:
 
         async def text(i: int) -> str:
             stream = await client.completions.create(
@@ -142,7 +144,7 @@ async def test_more_streams_than_the_pool_holds_all_end_as_alone(url: str) -> No
         together = await asyncio.gather(*(text(i) for i in range(64)))
 
     assert together == alone
-    stats = httpx.get(f"{url}/stats").json()
+    stats = httpx.get(f"{url}/stats", headers=HEADERS).json()
     assert stats["free_blocks"] == stats["num_blocks"] == 24
     assert stats["preemptions"] > 0
 
@@ -151,6 +153,7 @@ def test_a_client_that_goes_away_frees_its_blocks(url: str) -> None:
     with httpx.stream(
         "POST",
         f"{url}/v1/completions",
+        headers=HEADERS,
         json={
             "model": "tiny",
             "prompt": "x",
@@ -163,7 +166,7 @@ def test_a_client_that_goes_away_frees_its_blocks(url: str) -> None:
             break
 
     for _ in range(1000):
-        if (stats := httpx.get(f"{url}/stats").json())["running"] == 0:
+        if (stats := httpx.get(f"{url}/stats", headers=HEADERS).json())["running"] == 0:
             break
     assert stats["running"] == 0
     assert stats["free_blocks"] == 24
@@ -179,12 +182,12 @@ def test_a_prompt_comes_from_the_cache_of_its_own_salt_only(client: OpenAI, url:
         return answer.choices[0].text, answer.usage.prompt_tokens, details.cached_tokens
 
     def hits() -> float:
-        text = httpx.get(f"{url}/metrics").text
+        text = httpx.get(f"{url}/metrics", headers=HEADERS).text
         return float(re.search(r"^kokuban:prefix_cache_hits_total\{.*\} (\S+)$", text, re.M)[1])
 
     before = hits()
     found = [usage(salt) for salt in ("one", "two", "one", None)]
-    assert httpx.post(f"{url}/reset_prefix_cache").json()["forgotten_blocks"] > 0
+    assert httpx.post(f"{url}/reset_prefix_cache", headers=HEADERS).json()["forgotten_blocks"] > 0
     found += [usage("one")]
 
     text, prompt_tokens, _ = found[0]
@@ -201,19 +204,21 @@ def test_an_answer_is_explained_by_its_id(client: OpenAI, url: str) -> None:
             model="tiny", prompt=prompt, max_tokens=4, temperature=0,
             extra_body={"ignore_eos": True, "cache_salt": "explained"},
         )  # fmt: skip
-        found = httpx.get(f"{url}/v1/explain/{answer.id}").json()
+        found = httpx.get(f"{url}/v1/explain/{answer.id}", headers=HEADERS).json()
         assert found["usage"] == answer.usage.to_dict()
         return found["prompt"], found["usage"]
 
     def ids(text: str) -> list[int]:
-        return httpx.post(f"{url}/tokenize", json={"prompt": text}).json()["tokens"]
+        return httpx.post(f"{url}/tokenize", headers=HEADERS, json={"prompt": text}).json()[
+            "tokens"
+        ]
 
     rome, oslo = "the weather in Rome is fine today", "the weather in Oslo is cold today"
     common = next(i for i, (a, b) in enumerate(zip(ids(rome), ids(oslo), strict=False)) if a != b)
     cold, _ = told(rome)
     changed, usage = told(oslo)
     again, _ = told(oslo)
-    assert httpx.post(f"{url}/reset_prefix_cache").status_code == 200
+    assert httpx.post(f"{url}/reset_prefix_cache", headers=HEADERS).status_code == 200
     after_reset, _ = told(oslo)
 
     assert (cold["reason"], cold["cached_tokens"], cold["nearest"]) == ("no_prefix", 0, None)
@@ -241,13 +246,13 @@ def test_a_session_pauses_and_its_next_request_ends_the_pause(client: OpenAI, ur
         found: dict[str, Any] = answer.usage.to_dict()
         return found
 
-    assert httpx.get(session).status_code == 404
+    assert httpx.get(session, headers=HEADERS).status_code == 404
     first = usage()
-    before = httpx.get(session).json()
-    paused = httpx.post(f"{session}/pause", json={"expected_ms": 30_000}).json()
+    before = httpx.get(session, headers=HEADERS).json()
+    paused = httpx.post(f"{session}/pause", headers=HEADERS, json={"expected_ms": 30_000}).json()
     second = usage()
-    after = httpx.get(session).json()
-    deleted = httpx.delete(session)
+    after = httpx.get(session, headers=HEADERS).json()
+    deleted = httpx.delete(session, headers=HEADERS)
 
     # The last token was never fed back, so that it has no KV.
     assert before["num_tokens"] == first["total_tokens"] - 1
@@ -262,7 +267,7 @@ def test_a_session_pauses_and_its_next_request_ends_the_pause(client: OpenAI, ur
     assert second["prompt_tokens_details"]["cached_tokens"] == first["prompt_tokens"] - 1
     assert after["paused"] is False
     assert deleted.json()["deleted"] is True
-    assert httpx.get(session).status_code == 404
+    assert httpx.get(session, headers=HEADERS).status_code == 404
 
 
 def test_a_marked_message_outlives_a_crowd_that_an_unmarked_one_does_not(
@@ -289,7 +294,7 @@ def test_a_marked_message_outlives_a_crowd_that_an_unmarked_one_does_not(
         found[salt] = cached(salt, words, None)
 
     body = {"messages": [{"role": "system", "content": words}], "add_generation_prompt": False}
-    marked_tokens = httpx.post(f"{url}/tokenize", json=body).json()["count"]
+    marked_tokens = httpx.post(f"{url}/tokenize", headers=HEADERS, json=body).json()["count"]
     prompt_tokens, from_pin = found["marked"]
     assert found["plain"][1] == 0
     assert marked_tokens <= from_pin < prompt_tokens

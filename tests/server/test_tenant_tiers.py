@@ -13,7 +13,7 @@ from tools.make_tiny_models import write_tiny_model
 
 BLOCK_BYTES = 16 * 768
 POOL = ("--kv-memory", str(24 * BLOCK_BYTES))
-KEYS = ("--api-key", "first", "--api-key", "second", "--api-key", "others")
+KEYS = ("--api-key", "first", "--api-key", "second", "--admin-key", "others")
 random_ = random.Random(3)
 
 

@@ -17,7 +17,7 @@ from kokuban.bench.stats import Rounds, over_rounds
 from kokuban.core.errors import StepFailed
 from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
-from kokuban.engine.build import Engine
+from kokuban.engine.engine import Engine
 from kokuban.engine.generation import generate
 
 SEED = 20_250_101

@@ -1,6 +1,5 @@
 """Options that several commands have, and how they become the engine's configuration."""
 
-import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +12,10 @@ import typer
 
 from kokuban.core.config import Eviction, KvDtype, RuntimeConfig, SchedulerConfig, parse_bytes
 from kokuban.core.errors import ConfigError
+from kokuban.observe.memory import settle_garbage
 
 if TYPE_CHECKING:
-    from kokuban.engine.build import Engine
+    from kokuban.engine.engine import Engine
 
 
 def check_json(path: Path | None) -> Path | None:
@@ -54,10 +54,6 @@ def _exists(path: Path) -> bool:
 
 DEFAULT_MODEL = "smollm2"
 DEFAULTS = SchedulerConfig()
-
-GC_THRESHOLDS = (5_000, 20, 100)
-"""The index of a pool of 1M tokens is some 300,000 objects that live on: Python's own thresholds
-walk all of them, for a tenth of a second in a step, whenever a quarter of them is new."""
 
 Model = Annotated[
     str,
@@ -118,6 +114,14 @@ Speculate = Annotated[
         "vocabulary: same text, fewer steps.",
     ),
 ]
+EngineKind = Annotated[
+    str,
+    typer.Option(
+        metavar="thread|process",
+        help="Where the engine runs: on a thread of the server, or in a process that is started "
+        "again when it dies.",
+    ),
+]
 NoPrefixCache = Annotated[
     bool,
     typer.Option(
@@ -157,6 +161,7 @@ class EngineOptions:
     speculate: str = ""
     no_prefix_cache: bool = False
     served_name: str | None = None
+    engine: str = "thread"
 
     def scheduler(self) -> SchedulerConfig:
         """Raises `ConfigError` for values that cannot work together."""
@@ -213,6 +218,23 @@ def open_engine(
         ConfigError: an option or the model cannot work.
     """
     scheduler, runtime = options.scheduler(), options.runtime()
+    if options.engine not in ("thread", "process"):
+        raise ConfigError(f"engine={options.engine} is none of thread, process")
+    opening = _open_thread if options.engine == "thread" else _open_process
+    engine = opening(options, scheduler, runtime, meanwhile)
+    settle_garbage()
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _open_thread(
+    options: EngineOptions,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+    meanwhile: Callable[[], object],
+) -> "Engine":
     from kokuban.cli.progress import progress_bars
     from kokuban.engine.loading import begin_loading
 
@@ -228,13 +250,26 @@ def open_engine(
         from kokuban.engine.build import build_engine
 
         meanwhile()
-        engine = build_engine(
+        return build_engine(
             loading, scheduler=scheduler, runtime=runtime, served_name=options.served_name
         )
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-    gc.enable()
-    try:
-        yield engine
-    finally:
-        engine.close()
+
+
+def _open_process(
+    options: EngineOptions,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+    meanwhile: Callable[[], object],
+) -> "Engine":
+    from kokuban.cli.progress import progress_bars
+    from kokuban.engine.process.open import open_engine_process
+
+    with progress_bars() as report:
+        return open_engine_process(
+            options.model,
+            scheduler=scheduler,
+            runtime=runtime,
+            served_name=options.served_name,
+            report=report,
+            meanwhile=meanwhile,
+        )

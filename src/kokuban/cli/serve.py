@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kokuban.cli import options
+from kokuban.cli.http_options import HttpOptions, server_settings
+from kokuban.cli.option_groups import with_options
 from kokuban.cli.options import DEFAULTS, EngineOptions, open_engine
 
 if TYPE_CHECKING:
@@ -27,23 +29,22 @@ MaxWaitingRequests = Annotated[
 ServedModelName = Annotated[
     str | None, typer.Option(help="The API's name of the model. Default: MODEL as given.")
 ]
-ApiKey = Annotated[
-    list[str] | None,
-    typer.Option(help="Key that clients must send; may be repeated, each a tenant."),
+ToolParser = Annotated[
+    str,
+    typer.Option(
+        help="Form in which the model writes calls of tools: auto, none, hermes, smollm2, llama3, "
+        "mistral, gemma or generic."
+    ),
 ]
-NoAuth = Annotated[
-    bool, typer.Option("--no-auth", help="Listen beyond this machine without a key.")
+ReasoningParser = Annotated[
+    str, typer.Option(help="Whether thoughts in <think> are told apart: auto, none or think.")
 ]
-AllowedHost = Annotated[
-    list[str] | None, typer.Option(help="Name that a Host header may hold; may be repeated.")
+PoolingName = Annotated[
+    str, typer.Option(help="Default of /v1/embeddings: last (token's hidden state) or mean.")
 ]
-CorsOrigin = Annotated[
-    list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
-]
-MaxBodySize = Annotated[str, typer.Option(help="Largest request body.")]
-Drain = Annotated[float, typer.Option(help="Seconds that running requests get after SIGTERM.")]
 
 
+@with_options(HttpOptions)
 def serve(
     context: typer.Context,
     model: options.Model = options.DEFAULT_MODEL,
@@ -64,42 +65,25 @@ def serve(
     public_prefix: options.PublicPrefix = None,
     eviction: options.EvictionPolicy = DEFAULTS.eviction,
     threads: options.Threads = 0,
+    engine: options.EngineKind = "thread",
     quantize: options.Quantize = "none",
     speculate: options.Speculate = "",
     no_prefix_cache: options.NoPrefixCache = False,
     served_model_name: ServedModelName = None,
-    api_key: ApiKey = None,
-    no_auth: NoAuth = False,
-    allowed_host: AllowedHost = None,
-    cors_origin: CorsOrigin = None,
-    max_body_size: MaxBodySize = "32MiB",
-    drain: Drain = 30.0,
+    tool_parser: ToolParser = "auto",
+    reasoning_parser: ReasoningParser = "auto",
+    pooling: PoolingName = "last",
+    **http_options: object,
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
     given = dict(context.params)  # All of the above, by name.
-    settings = _server_settings(given)
-    engine_options = EngineOptions(
-        served_name=served_model_name,
+    raise typer.Exit(_run(server_settings(given), _engine_options(given)))
+
+
+def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
+    return EngineOptions(
+        served_name=given["served_model_name"],
         **{name: given[name] for name in EngineOptions.__slots__ if name in given},
-    )
-    raise typer.Exit(_run(settings, engine_options))
-
-
-def _server_settings(given: Mapping[str, Any]) -> "ServerSettings":
-    """Raises `ConfigError` for what cannot work."""
-    from kokuban.core.config import parse_bytes
-    from kokuban.server.settings import ServerSettings
-
-    return ServerSettings(
-        host=given["host"],
-        port=given["port"],
-        api_keys=tuple(given["api_key"] or ()),
-        no_auth=given["no_auth"],
-        allowed_hosts=tuple(given["allowed_host"] or ()),
-        cors_origins=tuple(given["cors_origin"] or ()),
-        max_body_bytes=parse_bytes(given["max_body_size"]),
-        drain_s=given["drain"],
-        max_waiting_requests=given["max_waiting_requests"],
     )
 
 
@@ -107,13 +91,14 @@ def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:
     """Load, serve, close; returns the exit code."""
     from kokuban.core.env import log_level
     from kokuban.observe.logs import set_up_logging
-    from kokuban.server.listen import bind, url_of
+    from kokuban.server.listen import bind, check_files, url_of
 
     set_up_logging(log_level())
+    check_files(settings)
     with bind(settings) as sock, open_engine(engine_options, _import_server) as engine:
         from kokuban.server.run import run_server
 
-        url = url_of(sock)
+        url = url_of(sock, settings)
 
         def on_ready() -> None:
             typer.echo(describe(engine.client.info))

@@ -15,7 +15,7 @@ from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from kokuban.engine.build import Engine
+    from kokuban.engine.engine import Engine
 
 GREETING = "Write a message. /clear begins anew, /exit ends."
 

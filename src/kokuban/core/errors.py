@@ -9,7 +9,8 @@
     │   ├── UnknownModel   404
     │   └── TemplateError  the chat template refused the messages
     ├── Overloaded         nobody: 429, come back later
-    │   └── ShuttingDown   503
+    │   ├── ShuttingDown   503
+    │   └── EngineRestarting 503
     ├── OutOfBlocks        the KV pool; handled by the scheduler, never shown
     └── StepFailed         this engine: 500 for one request
 
@@ -49,15 +50,22 @@ class RequestError(KokubanError):
 
 
 class PromptTooLong(RequestError):
-    """The prompt alone leaves no room for a single new token."""
+    """The prompt alone leaves no room for a single new token, or does not fit where none follows.
 
-    def __init__(self, num_prompt_tokens: int, max_context_tokens: int) -> None:
-        excess = num_prompt_tokens - max_context_tokens + 1
+    Args:
+        continues: whether a token must follow.
+    """
+
+    def __init__(
+        self, num_prompt_tokens: int, max_context_tokens: int, *, continues: bool = True
+    ) -> None:
+        excess = num_prompt_tokens - max_context_tokens + int(continues)
+        room = " and needs room for at least one new token" if continues else ""
         super().__init__(
             f"the prompt has {num_prompt_tokens} tokens, but the context holds "
-            f"{max_context_tokens} and needs room for at least one new token; shorten the "
-            f"prompt by {excess} tokens or, if the model was made for more, start the server with "
-            f"a larger --max-context-tokens or --kv-memory",
+            f"{max_context_tokens}{room}; shorten the prompt by {excess} tokens or, if the model "
+            f"was made for more, start the server with a larger --max-context-tokens or "
+            f"--kv-memory",
             param="messages",
             code="context_length_exceeded",
         )
@@ -94,6 +102,10 @@ class Overloaded(KokubanError):
 
 class ShuttingDown(Overloaded):
     """The server drains: it ends what runs and takes nothing new."""
+
+
+class EngineRestarting(Overloaded):
+    """The engine has died and is being started again."""
 
 
 class OutOfBlocks(KokubanError):

@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
+from kokuban.core.pooling import PoolingParams
 from kokuban.core.sampling_params import SamplingParams
 
 RequestId = NewType("RequestId", str)
@@ -34,7 +35,8 @@ class Pin(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt and how its continuation is chosen. Never changes; progress is kept elsewhere."""
+    """One prompt, and how its continuation is chosen or, with `pooling`, how its hidden states
+    become a vector. Never changes; progress is kept elsewhere."""
 
     id: RequestId
     """Unique among the requests of one engine."""
@@ -44,6 +46,9 @@ class Request:
 
     params: SamplingParams
     """`params.n` is 1 here: `engine` makes one request for each choice."""
+
+    pooling: PoolingParams | None = None
+    """Not None: the prompt is computed and pooled, and no token is sampled."""
 
     seed: int = 0
     """Key of the random numbers, always set: the client's, or one that the engine drew."""
@@ -74,3 +79,11 @@ class Request:
 
     pins: tuple[Pin, ...] = ()
     """What of its KV is to be kept when it has ended, as far as the tenant's quota reaches."""
+
+    @property
+    def needs_every_row(self) -> bool:
+        """Whether something is told of every token of the prompt, so that all must be computed:
+        what is cached or forked has KV and nothing else."""
+        if self.pooling is not None:
+            return self.pooling.needs_every_row
+        return self.params.prompt_logprobs is not None

@@ -151,6 +151,9 @@ class ChunkOutput(NamedTuple):
     error: str | None = None
     """This request failed, and only this one: logits that are not finite, for instance."""
 
+    embedding: bytes | None = None
+    """With `pooling`, at the end of the prompt: the vector, float32 in little-endian order."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
@@ -209,3 +212,6 @@ class TokenEvent(NamedTuple):
     error: str | None = None
     usage: Usage | None = None
     """With the first token, since a stop string may end the request early, and with `finish`."""
+
+    embedding: bytes | None = None
+    """With `finish` of a request that pools: see `ChunkOutput`."""

@@ -4,17 +4,16 @@ Everything is built here once and handed its values; no component looks up anoth
 below sees a whole configuration.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.env import cache_dir, debug
+from kokuban.core.model_config import ModelConfig
 from kokuban.core.speculation import Proposer
 from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
+from kokuban.engine.engine import Engine
 from kokuban.engine.grammars import GrammarStore
 from kokuban.engine.kv_memory import KvMemory, kv_budget, make_kv_memory, make_layout
 from kokuban.engine.loading import Compute, Loading, begin_loading
@@ -34,29 +33,9 @@ from kokuban.runner.native import NativeExecutor
 from kokuban.sampling.grammar import GrammarCompiler
 from kokuban.scheduler.prices import ModelPrices, block_worth
 from kokuban.scheduler.scheduler import Scheduler
-from kokuban.text.chat import ChatTemplate
 from kokuban.text.load import ModelText, load_text
-from kokuban.text.tokenizer import Tokenizer
 from kokuban.weights.source import ModelSource
 from kokuban.weights.wheels import Progress as PullProgress
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """A loaded model that runs, with its text side. Made by `build_engine`."""
-
-    client: EngineThread
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate
-    end_token_ids: frozenset[int]
-
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> list[int]:
-        """Token ids of a conversation, with the header of the answer."""
-        return self.chat_template.encode_chat(messages, **template)
-
-    def close(self) -> None:
-        """Stop after the step that runs, and give memory and threads back."""
-        self.client.close()
 
 
 def build_engine(
@@ -100,7 +79,7 @@ def _build(
     weights = loading.weights()
     # Only now: the pool's size depends on the memory that is left.
     budget = _budget(program, layout, config.max_positions, scheduler, runtime, draft)
-    info = _info(name, config.vocab_size, scheduler, runtime, budget, compute)
+    info = _info(name, config, scheduler, runtime, budget, compute)
     prices = _prices(program, weights, budget, scheduler, info)
     memory = _memory(program, layout, budget, key_space, scheduler, runtime, info, prices)
     valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
@@ -254,7 +233,7 @@ def _core(
 
 def _info(
     name: str,
-    vocab_size: int,
+    config: ModelConfig,
     scheduler: SchedulerConfig,
     runtime: RuntimeConfig,
     budget: KvBudget,
@@ -262,7 +241,8 @@ def _info(
 ) -> EngineInfo:
     return EngineInfo(
         model=name,
-        vocab_size=vocab_size,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
         max_context_tokens=budget.max_context_tokens,
         block_size=scheduler.block_size,
         num_blocks=budget.num_blocks,

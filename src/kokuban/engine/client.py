@@ -1,6 +1,7 @@
 """The border between the server and the engine: one protocol, whatever the transport."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +35,9 @@ class EngineInfo:
     threads: int
     isa: str
     token_budget: int
+    hidden_size: int = 0
+    """Numbers in a hidden state, and so in an embedding."""
+
     prefix_cache: bool = False
     speculate: str = ""
     """What guesses tokens ahead: "ngram" or the name of a model; "": nothing."""
@@ -66,6 +70,9 @@ class EngineStats:
     step_ms: float = 0.0
     """Duration of the last step."""
 
+    restarts: int = 0
+    """Times that an engine that had died was replaced. The other totals begin anew then."""
+
 
 class EngineClient(Protocol):
     """What the server and `LLM` may ask. Every method is safe on the event loop's thread."""
@@ -80,7 +87,7 @@ class EngineClient(Protocol):
         Closing the iterator early cancels what is left.
 
         Raises (before the first event, when iteration begins):
-            Overloaded: the queue is full.
+            Overloaded: the queue is full, or there is no engine at the moment.
             RequestError: one of them can never run.
         """
         ...
@@ -143,6 +150,32 @@ class EngineClient(Protocol):
 
     def stats(self) -> EngineStats: ...
 
-    def alive(self) -> bool:
-        """False once the engine thread has died; the server then reports itself unhealthy."""
+    def ready(self) -> bool:
+        """Whether there is an engine to take a request; False also while a dead one is replaced."""
         ...
+
+    def alive(self) -> bool:
+        """False once the engine has died for good; the server then reports itself unhealthy."""
+        ...
+
+
+class OwnedClient(EngineClient, Protocol):
+    """The client of whoever made the engine, who ends it too."""
+
+    def close(self) -> None:
+        """Stop after the step that runs now; what is unfinished gets an error event."""
+        ...
+
+
+@asynccontextmanager
+async def submitted(
+    engine: EngineClient, requests: Sequence[Request]
+) -> AsyncGenerator[AsyncIterator[TokenEvent]]:
+    """The events of requests; whatever is left of them is cancelled in time, not when found."""
+    events = engine.submit(requests)
+    try:
+        yield events
+    finally:
+        close = getattr(events, "aclose", None)  # An iterator need not be a generator.
+        if close is not None:
+            await close()

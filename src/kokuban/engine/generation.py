@@ -16,7 +16,7 @@ from kokuban.core.errors import RequestError
 from kokuban.core.request import FinishReason, Pin, Request, RequestId
 from kokuban.core.sampling_params import SEED_BITS, SamplingParams
 from kokuban.core.step import SampledToken, TokenEvent, Usage
-from kokuban.engine.client import EngineClient
+from kokuban.engine.client import EngineClient, submitted
 from kokuban.sampling.state import check_vocabulary
 from kokuban.text.parts import Part
 from kokuban.text.stream import TextStream
@@ -45,6 +45,9 @@ class TextDelta:
     """Of this choice so far; with the first token, and when `finish` is present."""
 
     error: str | None = None
+    embedding: bytes | None = None
+    """The vector of a prompt that was pooled: see `ChunkOutput`."""
+
     parts: tuple[Part, ...] = ()
     """What the text says, where somebody reads it: words, thoughts, tool calls."""
 
@@ -69,6 +72,7 @@ async def generate(
     session: str = "",
     pins: Sequence[Pin] = (),
     deadline_s: float | None = None,
+    shown: Collection[int] = (),
 ) -> AsyncGenerator[TextDelta]:
     """Generate `params.n` continuations of a prompt.
 
@@ -84,11 +88,13 @@ async def generate(
         continues: the text goes on from the prompt (a raw completion, a continued message), so
             that a space in front of its first word is its own.
         priority, tenant, cache_scope, session, pins, deadline_s: see `core.Request`.
+        shown: special tokens whose text is wanted even where others are skipped.
 
     Raises:
         Overloaded, RequestError: the engine refused the requests; none of them runs.
     """
-    _check_ids(prompt_token_ids, params, engine.info.vocab_size)
+    check_vocabulary(params, engine.info.vocab_size)
+    check_token_ids(prompt_token_ids, engine.info.vocab_size)
     # A text that its grammar has brought to an end cannot go on past it.
     goes_on = params.ignore_eos and params.grammar is None
     ends = {*params.stop_token_ids, *(() if goes_on else end_token_ids)}
@@ -106,19 +112,20 @@ async def generate(
     )
     # A grammar speaks of every character, a space in front of the first word included.
     continues = continues or params.grammar is not None
-    deltas = _deltas(engine, tokenizer, _choices(first, params.n), continues=continues)
+    streams = [
+        _Choice(each, tokenizer, continues=continues, shown=shown)
+        for each in _choices(first, params.n)
+    ]
+    deltas = _deltas(engine, streams)
     async with aclosing(deltas):
         async for delta in deltas:
             yield delta
 
 
-async def _deltas(
-    engine: EngineClient, tokenizer: Tokenizer, requests: Sequence[Request], *, continues: bool
-) -> AsyncGenerator[TextDelta]:
+async def _deltas(engine: EngineClient, choices: "Sequence[_Choice]") -> AsyncGenerator[TextDelta]:
     """Run the choices of one prompt and turn their tokens into text."""
-    open_choices = {each.id: _Choice(each, tokenizer, continues=continues) for each in requests}
-    events = engine.submit(requests)
-    try:
+    open_choices = {choice.request.id: choice for choice in choices}
+    async with submitted(engine, [choice.request for choice in choices]) as events:
         async for event in events:
             choice = open_choices.get(event.request_id)
             if choice is None:
@@ -132,15 +139,14 @@ async def _deltas(
                 yield delta
             if not open_choices:
                 return
-    finally:  # In time, not when somebody finds it.
-        close = getattr(events, "aclose", None)  # An iterator need not be a generator.
-        if close is not None:
-            await close()
 
 
-def _check_ids(token_ids: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
-    """An id that the embedding has no row for must never reach a step."""
-    check_vocabulary(params, vocab_size)
+def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+    """An id that the embedding has no row for must never reach a step.
+
+    Raises:
+        RequestError: names the id.
+    """
     for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
         if not 0 <= token_id < vocab_size:
             raise RequestError(
@@ -170,8 +176,15 @@ def _choices(request: Request, n: int) -> list[Request]:
 class _Choice:
     """Text, count and end of one continuation."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, *, continues: bool) -> None:
-        self._request = request
+    def __init__(
+        self,
+        request: Request,
+        tokenizer: Tokenizer,
+        *,
+        continues: bool,
+        shown: Collection[int],
+    ) -> None:
+        self.request = request
         params = request.params
         self._named_ends = frozenset(params.stop_token_ids)
         self._stream = TextStream(
@@ -182,6 +195,7 @@ class _Choice:
             skip_special=params.skip_special_tokens,
             continues=continues,
             min_tokens=params.min_tokens,
+            shown=shown,
         )
         self._num_output_tokens = 0
         self._usage: Usage | None = None
@@ -208,7 +222,7 @@ class _Choice:
         if finish is not None:
             texts.append(self._stream.finish())
         return TextDelta(
-            choice=self._request.choice,
+            choice=self.request.choice,
             text="".join(texts),
             tokens=tuple(billed),
             prompt_logprobs=event.prompt_logprobs,
@@ -220,9 +234,9 @@ class _Choice:
 
     def _is_models_own_end(self, token_id: int) -> bool:
         """Such a token never shows, also where stops of the client are to be shown."""
-        return token_id in self._request.end_token_ids and token_id not in self._named_ends
+        return token_id in self.request.end_token_ids and token_id not in self._named_ends
 
     def _usage_so_far(self) -> Usage:
         """What the engine reported, with the tokens that are billed."""
-        reported = self._usage or Usage(len(self._request.prompt_token_ids), 0)
+        reported = self._usage or Usage(len(self.request.prompt_token_ids), 0)
         return replace(reported, output_tokens=self._num_output_tokens)

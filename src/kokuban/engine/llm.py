@@ -22,11 +22,14 @@ from typing import Any, Self, TypeVar
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.errors import StepFailed
+from kokuban.core.pooling import PoolingParams
 from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import SampledToken, Usage
 from kokuban.engine.beam import Beam, beam_search
-from kokuban.engine.build import Engine, build_engine
+from kokuban.engine.build import build_engine
+from kokuban.engine.embedding import embed, floats_of
+from kokuban.engine.engine import Engine
 from kokuban.engine.generation import TextDelta, generate
 
 T = TypeVar("T")
@@ -87,6 +90,22 @@ class BeamOutput:
     finish: FinishReason
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """The vector of one prompt."""
+
+    prompt_token_ids: tuple[int, ...]
+    data: bytes
+    """The numbers, float32 in little-endian order: `numpy.frombuffer(data, "<f4")`."""
+
+    usage: Usage
+
+    @property
+    def embedding(self) -> list[float]:
+        """The same as numbers."""
+        return floats_of(self.data)
+
+
 class LLM:
     """A loaded model. Use it as a context manager, or call `close`.
 
@@ -130,6 +149,21 @@ class LLM:
         encoded = [self._encode(prompt) for prompt in _as_list(prompts)]
         each = _for_each(params, len(encoded))
         return self._wait(self._run_all(encoded, each, continues=True))
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams | None = None
+    ) -> list[EmbeddingOutput]:
+        """The vector of each prompt, a text or its token ids.
+
+        Args:
+            params: the last token's hidden state, scaled to length 1, by default.
+
+        Raises:
+            RequestError: a prompt can never run.
+            StepFailed: the engine could not finish a request.
+        """
+        encoded = [self._encode(prompt) for prompt in _as_list(prompts)]
+        return self._wait(self._embed_all(encoded, params or PoolingParams()))
 
     def beam_search(
         self,
@@ -246,6 +280,22 @@ class LLM:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _embed_all(
+        self, prompts: Sequence[list[int]], params: PoolingParams
+    ) -> list[EmbeddingOutput]:
+        outputs: list[EmbeddingOutput] = []
+        for begin in range(0, len(prompts), self._max_waiting):  # no more than the queue takes
+            part = prompts[begin : begin + self._max_waiting]
+            found: dict[int, EmbeddingOutput] = {}
+            async with aclosing(embed(self.engine.client, part, params)) as deltas:
+                async for delta in deltas:
+                    if delta.embedding is None or delta.usage is None:
+                        raise StepFailed(delta.error or "the engine could not finish this request")
+                    ids = tuple(part[delta.choice])
+                    found[delta.choice] = EmbeddingOutput(ids, delta.embedding, delta.usage)
+            outputs += [found[index] for index in range(len(part))]
+        return outputs
 
     async def _run(
         self, ids: list[int], params: SamplingParams, *, continues: bool

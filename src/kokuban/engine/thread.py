@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kokuban.core.errors import KokubanError, RequestError, ShuttingDown, StepFailed
-from kokuban.core.request import FinishReason, Request, RequestId
+from kokuban.core.request import Request, RequestId
 from kokuban.core.session import SessionStatus
 from kokuban.core.step import TokenEvent
 from kokuban.engine.client import EngineInfo, EngineStats
 from kokuban.engine.core import EngineCore
 from kokuban.engine.grammars import GrammarStore
 from kokuban.engine.kv_memory import Doorbell
+from kokuban.engine.mailbox import Box, Mailbox, Sorter, events_of, open_mailbox
 from kokuban.kvcache.events import Cursor, Replay
 from kokuban.sampling.grammar import CompiledGrammar
 from kokuban.scheduler.sessions import SessionKey
@@ -34,16 +35,15 @@ DEADLINE_S = 0.1
 
 Result = TypeVar("Result")
 
-News = TokenEvent | KokubanError | None
-"""An event; why the group was refused; None: the group was accepted."""
-
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """In the inbox: requests to queue, and where their events go."""
 
     requests: Sequence[Request]
-    box: "Mailbox"
+    box: Box
+    compiled: CompiledGrammar | None = None
+    """Their grammar, held so that the engine finds it whenever their turn comes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,16 +52,6 @@ class Call:
 
     ask: Callable[[EngineCore], Any]
     done: Future[Any]
-
-
-@dataclass(slots=True, eq=False)
-class Mailbox:
-    """Where the events of one group of requests arrive, on the loop of whoever submitted them."""
-
-    loop: asyncio.AbstractEventLoop
-    unfinished: set[RequestId]
-    news: deque[News] = field(default_factory=deque)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +74,12 @@ class EngineThread:
     ) -> None:
         self._core = core
         self._grammars = grammars
+        self._preparing: set[RequestId] = set()
+        """Requests that wait for their grammar; under `_wake`."""
+
+        self._compiled: dict[RequestId, CompiledGrammar] = {}
+        """Grammars of requests that have not ended. For the engine thread."""
+
         self._info = info
         self._inbox: deque[Submission | Call | RequestId] = deque()
         """Submissions, calls, and ids to cancel."""
@@ -93,7 +89,7 @@ class EngineThread:
         self._rung = False
         self._ended = False
         self._failure: BaseException | None = None
-        self._mailboxes: dict[RequestId, Mailbox] = {}
+        self._boxes = Sorter()
         self._watchers: tuple[Watcher, ...] = ()
         """Replaced under `_wake`, never changed, so that the engine thread reads it without."""
 
@@ -113,10 +109,15 @@ class EngineThread:
     def stats(self) -> EngineStats:
         return self._stats
 
+    def ready(self) -> bool:
+        return self.alive() and not self._stopping
+
     def alive(self) -> bool:
         return self._failure is None and self._thread.is_alive()
 
     def cancel(self, request_id: RequestId) -> None:
+        with self._wake:
+            self._preparing.discard(request_id)
         self._put_in(request_id)
 
     async def reset_prefix_cache(self) -> int:
@@ -180,40 +181,45 @@ class EngineThread:
             with self._wake:
                 self._watchers = tuple(each for each in self._watchers if each is not watcher)
 
-    async def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
+    def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
         """See `EngineClient.submit`."""
-        self._check_running()
-        held = await self._compiled(requests)
-        self._check_running()
-        box = Mailbox(asyncio.get_running_loop(), {request.id for request in requests})
-        self._put_in(Submission(requests, box))
-        try:
-            while box.unfinished or box.news:
-                if not box.news:
-                    box.arrived.clear()
-                    await box.arrived.wait()
-                    continue
-                news = box.news.popleft()
-                if isinstance(news, KokubanError):
-                    box.unfinished.clear()
-                    raise news
-                if news is not None:
-                    if news.finish is not None:
-                        box.unfinished.discard(news.request_id)
-                    yield news
-        finally:
-            for request_id in box.unfinished:
-                self.cancel(request_id)
-            del held  # The engine thread has looked them up, or never will.
 
-    async def _compiled(self, requests: Sequence[Request]) -> list[CompiledGrammar]:
-        """The grammars of requests, ready before the engine thread asks for them."""
-        sources = {each.params.grammar for each in requests} - {None}
-        if not sources:
-            return []
+        def begin() -> Mailbox:
+            self._check_running()
+            box = open_mailbox(requests)
+            self.submit_to(requests, box)
+            return box
+
+        return events_of(begin, self.cancel)
+
+    def submit_to(self, requests: Sequence[Request], box: Box) -> None:
+        """As `submit`, for who has a box of its own; does not fail, but tells the box."""
+        source = next((each.params.grammar for each in requests if each.params.grammar), None)
+        if source is None:
+            self._put_in(Submission(requests, box))
+        else:
+            self._prepare(requests, box, source)
+
+    def _prepare(self, requests: Sequence[Request], box: Box, source: str) -> None:
+        """Put requests in when their grammar is compiled; all of a group have the same one."""
         if self._grammars is None:
-            raise RequestError("this engine cannot hold an output to a grammar", param="grammar")
-        return await self._grammars.compile_all(source for source in sources if source is not None)
+            error = RequestError("this engine cannot hold an output to a grammar", param="grammar")
+            box.route.carry([(box, error)])
+            return
+        ids = {request.id for request in requests}
+        with self._wake:
+            self._preparing |= ids
+
+        def ready(outcome: CompiledGrammar | KokubanError) -> None:
+            with self._wake:
+                wanted = [request for request in requests if request.id in self._preparing]
+                self._preparing -= ids
+            if isinstance(outcome, KokubanError):
+                box.route.carry([(box, outcome)])
+            elif wanted:
+                self._put_in(Submission(wanted, box, outcome))
+
+        self._grammars.prepare(source, ready)
 
     def close(self) -> None:
         """Stop after the step that runs now; what is unfinished gets an error event."""
@@ -255,7 +261,8 @@ class EngineThread:
                     self._take(core, self._inbox.popleft())
                 events = core.step()
                 self._stats = core.stats()  # first: who has seen the end finds the blocks free
-                self._deliver(events)
+                self._boxes.deliver(events)
+                self._let_go(events)
                 self._tell_watchers()
             self._end("the engine was shut down before this request ended")
         except Exception as error:
@@ -289,47 +296,32 @@ class EngineThread:
             return
         if not isinstance(what, Submission):
             core.cancel(what)
-            self._mailboxes.pop(what, None)
+            self._boxes.forget(what)
+            self._compiled.pop(what, None)
             return
         try:
             core.add(what.requests)
         except KokubanError as error:
-            self._post([(what.box, error)])
+            self._boxes.refuse(what.box, error)
             return
-        for request in what.requests:
-            self._mailboxes[request.id] = what.box
-        self._post([(what.box, None)])
+        ids = [request.id for request in what.requests]
+        if what.compiled is not None:
+            self._compiled |= dict.fromkeys(ids, what.compiled)
+        self._boxes.accept(ids, what.box)
+
+    def _let_go(self, events: Sequence[TokenEvent]) -> None:
+        """Hold on no longer to the grammars of requests that have ended."""
+        if self._compiled:
+            for event in events:
+                if event.finish is not None:
+                    self._compiled.pop(event.request_id, None)
 
     def _refuse(self, what: Submission | Call | RequestId) -> None:
         error = StepFailed("the engine has stopped; see the server's log")
         if isinstance(what, Submission):
-            self._post([(what.box, error)])
+            self._boxes.refuse(what.box, error)
         elif isinstance(what, Call) and what.done.set_running_or_notify_cancel():
             what.done.set_exception(error)
-
-    def _deliver(self, events: Sequence[TokenEvent]) -> None:
-        if not events:
-            return
-        letters: list[tuple[Mailbox, News]] = []
-        for event in events:
-            box = self._mailboxes.get(event.request_id)
-            if box is None:
-                continue
-            if event.finish is not None:
-                del self._mailboxes[event.request_id]
-            letters.append((box, event))
-        self._post(letters)
-
-    def _post(self, letters: Sequence[tuple[Mailbox, News]]) -> None:
-        """Hand letters to their loops, with one wake-up for each loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Mailbox, News]]] = {}
-        for letter in letters:
-            by_loop.setdefault(letter[0].loop, []).append(letter)
-        for loop, batch in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_put, batch)
-            except RuntimeError:  # the loop is closed: nobody waits there any more
-                logger.debug("dropped %d events of a closed event loop", len(batch))
 
     def _tell_watchers(self) -> None:
         """Wake whoever waits for KV events, if there are new ones, or none will come any more."""
@@ -350,22 +342,10 @@ class EngineThread:
         """Tell everybody who waits, and everybody who asks from now on, that it is over."""
         with self._wake:
             self._ended = True
-        self._deliver(
-            [
-                TokenEvent(request_id, (), finish=FinishReason.ERROR, error=why)
-                for request_id in self._mailboxes
-            ]
-        )
+        self._boxes.fail_all(why)
         while self._inbox:
             self._refuse(self._inbox.popleft())
         self._tell_watchers()
-
-
-def _put(letters: Sequence[tuple[Mailbox, News]]) -> None:
-    """On the event loop: put letters into their boxes."""
-    for box, news in letters:
-        box.news.append(news)
-        box.arrived.set()
 
 
 def _wake_all(watchers: Sequence[Watcher]) -> None:

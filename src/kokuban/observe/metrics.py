@@ -168,6 +168,8 @@ class Snapshot(Protocol):
     @property
     def accepted_tokens(self) -> int: ...
     @property
+    def restarts(self) -> int: ...
+    @property
     def tiers(self) -> Sequence[TierSnapshot]: ...
 
 
@@ -201,6 +203,7 @@ class EngineCollector(Collector):
             ("prefix_cache_queries", "Prompt tokens looked up when admitted.", stats.prompt_tokens),
             ("recomputed_tokens", "Tokens computed again.", stats.recomputed_tokens),
             ("prefix_cache_hits", "Of those, tokens whose KV was found.", stats.cached_tokens),
+            ("engine_restarts", "Times that a dead engine was replaced.", stats.restarts),
             ("spec_decode_num_drafts", "Chunks that held draft tokens.", stats.drafts),
             ("spec_decode_num_draft_tokens", "Draft tokens computed.", stats.drafted_tokens),
             ("spec_decode_num_accepted_tokens", "Of those, right ones.", stats.accepted_tokens),

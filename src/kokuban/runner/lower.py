@@ -68,11 +68,20 @@ class Lowering:
             TakeRows: Lowering._take_rows,
         }
 
-    def lower(self) -> None:
-        """Emit every operation, then tell the native program that this was all."""
+    def lower(self) -> Columns:
+        """Emit every operation, then tell the native program that this was all.
+
+        Returns:
+            Where the head has the hidden states of its rows, after the final norm.
+        """
         for op in (*self._program.body, *self._program.head):
             self._emit[type(op)](self, op)
         self._native.finish(self._columns(self._program.logits)[0])
+        hidden = self._program.hidden
+        if hidden.rows == "R":
+            return self._columns(hidden)
+        takes = [op for op in self._program.head if isinstance(op, TakeRows) and op.x == hidden]
+        return self._columns(takes[0].out)
 
     def _columns(self, value: Value) -> Columns:
         root = value if value.parent is None else value.parent

@@ -18,7 +18,6 @@ from kokuban.core.step import (
     BlockStore,
     Chunk,
     ChunkOutput,
-    SampledToken,
     StepPlan,
     StepResult,
 )
@@ -26,12 +25,14 @@ from kokuban.kvcache.blocks import num_blocks_for
 from kokuban.kvcache.storage import KvStorage
 from kokuban.program.program import Program
 from kokuban.program.rope import inverse_frequencies
+from kokuban.runner.head import HEAD_ROWS, Findings, HeadRow, tiles
 from kokuban.runner.inputs import build_input
 from kokuban.runner.key_offsets import key_offsets
 from kokuban.runner.load import LoadedWeights
 from kokuban.runner.logits_memory import empty_logits
 from kokuban.runner.lower import Lowering
 from kokuban.runner.masks import MaskFiller, Wanted
+from kokuban.runner.pooling import PromptPool
 from kokuban.runner.profile import Profile
 from kokuban.runner.rope_tables import RopeTable
 from kokuban.runner.rows import Rows
@@ -44,32 +45,20 @@ TILE_ROWS = 512
 """Rows that the body computes at a time: enough to use each unpacked weight often, few enough that
 activations stay near the cache."""
 
-HEAD_ROWS = 64
-"""Rows of logits at a time: a prompt that is scored must not need gigabytes of them."""
-
 
 class RowState(NamedTuple):
     """What the runner keeps for a running request beside its block tables."""
 
     request: Request
     sampling: SamplingState
+    pool: PromptPool | None
+    """None: tokens are sampled."""
 
 
 class Grammars(Protocol):
     """Finds what was compiled; see `engine.grammars`."""
 
     def find(self, source: str) -> CompiledGrammar: ...
-
-
-class HeadRow(NamedTuple):
-    """A row of the step that the head computes."""
-
-    chunk: Chunk
-    row: int
-    """Among the T of the step."""
-
-    target: int | None
-    """The prompt token that follows, when this row scores it; None when the row is sampled."""
 
 
 class NativeExecutor:
@@ -124,7 +113,7 @@ class NativeExecutor:
         )
         tables = tuple(table.array for table in self._rope_tables)
         offsets = key_offsets(program, weights.vectors, positions) if layout.rotated else {}
-        Lowering(program, weights, tables, self._native, offsets).lower()
+        self._hidden = Lowering(program, weights, tables, self._native, offsets).lower()
         self._program, self._vocab_size = program, program.vocab_size
         vocab = valid_vocab or program.vocab_size
         self._sampler = Sampler(valid_vocab=vocab, pool=pool, isa_cap=isa_cap)
@@ -180,7 +169,10 @@ class NativeExecutor:
             request = admission.request
             said = admission.output_token_ids
             sampling = SamplingState(request, said, self._constraint(request, said))
-            self._rows.add(request.id, RowState(request, sampling))
+            pool = None
+            if request.pooling is not None:
+                pool = PromptPool(request.pooling, len(request.prompt_token_ids))
+            self._rows.add(request.id, RowState(request, sampling, pool))
         for move in plan.moves:
             self._move(move)
 
@@ -223,12 +215,17 @@ class NativeExecutor:
         )
 
     def _head_rows(self, plan: StepPlan) -> Iterator[HeadRow]:
-        """Rows that are scored or sampled, ascending."""
+        """Rows that are scored, sampled or pooled, ascending."""
         first = 0
         for chunk in plan.chunks:
             end = first + len(chunk.token_ids)
-            request = self._rows.state(chunk.request_id).request
-            if request.params.prompt_logprobs is not None:
+            request, _, pool = self._rows.state(chunk.request_id)
+            if pool is not None:
+                ends = chunk.start + end - first == len(request.prompt_token_ids)
+                begin = first if request.needs_every_row else end - int(ends)
+                for row in range(begin, end):
+                    yield HeadRow(chunk, row, None, pool)
+            elif request.params.prompt_logprobs is not None:
                 following = request.prompt_token_ids[
                     chunk.start + 1 : chunk.start + end - first + 1
                 ]
@@ -242,23 +239,28 @@ class NativeExecutor:
     def _tiles(
         self, head: Sequence[HeadRow]
     ) -> Iterator[tuple[Sequence[HeadRow], NDArray[np.float32]]]:
-        """Run the head on some rows at a time; the logits hold until the next tile."""
+        """Run the head on some rows at a time: their logits, or the hidden states of rows that are
+        pooled. They hold until the next tile."""
         most = min(len(head), HEAD_ROWS)
         if len(self._logits) < most:
             self._logits = empty_logits(most, self._vocab_size)
-        begin = 0
-        while begin < len(head):
-            rows = head[begin : _tile_end(head, begin)]
-            logits = self._logits[: len(rows)]
-            self._native.run_head(begin, begin + len(rows), logits)
-            yield rows, logits
-            begin += len(rows)
+        for begin, end in tiles(head, TILE_ROWS):
+            if head[begin].pool is None:
+                found = self._logits[: end - begin]
+                self._native.run_head(begin, end, found)
+            else:
+                found = np.empty((end - begin, self._hidden[2]), np.float32)
+                self._native.run_head_until(self._hidden, begin, end, found)
+            yield head[begin:end], found
 
     def _run_head(self, head: Sequence[HeadRow]) -> dict[RequestId, ChunkOutput]:
-        outputs: dict[RequestId, _Output] = {}
+        outputs: dict[RequestId, Findings] = {}
         for row in head:
-            outputs.setdefault(row.chunk.request_id, _Output())
+            outputs.setdefault(row.chunk.request_id, Findings())
         for rows, logits in self._tiles(head):
+            if rows[0].pool is not None:
+                _pool(rows, logits, outputs)
+                continue
             sampled = [i for i, row in enumerate(rows) if row.target is None]
             scored = [i for i, row in enumerate(rows) if row.target is not None]
             if scored:
@@ -272,7 +274,7 @@ class NativeExecutor:
         self,
         rows: Sequence[HeadRow],
         logits: NDArray[np.float32],
-        outputs: Mapping[RequestId, "_Output"],
+        outputs: Mapping[RequestId, Findings],
     ) -> None:
         runs = self._runs(rows)
         masks = self._masks.rows([(run.request.id, 1 + len(run.drafts)) for run in runs])
@@ -280,14 +282,15 @@ class NativeExecutor:
         for run, found in zip(runs, found_runs, strict=True):
             output = outputs[run.request.id]
             for token in [found] if isinstance(found, str) else found:
-                output.take(token, scores=False)
+                output.sampled(token)
 
     def _runs(self, rows: Sequence[HeadRow]) -> list[Run]:
         """The sampled rows, those of one chunk together."""
         runs, first = [], 0
         while first < len(rows):
             chunk = rows[first].chunk
-            runs.append(Run(first, _drafts(chunk), *self._rows.state(chunk.request_id)))
+            state = self._rows.state(chunk.request_id)
+            runs.append(Run(first, _drafts(chunk), state.request, state.sampling))
             first += 1 + chunk.num_drafts
         return runs
 
@@ -302,45 +305,25 @@ class NativeExecutor:
         self,
         rows: Sequence[HeadRow],
         logits: NDArray[np.float32],
-        outputs: Mapping[RequestId, "_Output"],
+        outputs: Mapping[RequestId, Findings],
     ) -> None:
         params = [self._rows.state(row.chunk.request_id).request.params for row in rows]
         targets = [row.target or 0 for row in rows]
         found = self._sampler.score(logits, targets, [each.prompt_logprobs or 0 for each in params])
         for row, score in zip(rows, found, strict=True):
-            outputs[row.chunk.request_id].take(score, scores=True)
+            outputs[row.chunk.request_id].scored(score)
 
 
 def _drafts(chunk: Chunk) -> tuple[int, ...]:
     return chunk.token_ids[len(chunk.token_ids) - chunk.num_drafts :]
 
 
-def _tile_end(head: Sequence[HeadRow], begin: int) -> int:
-    """Where a tile ends: after HEAD_ROWS rows, or before a chunk with drafts that would be cut."""
-    end = begin + HEAD_ROWS
-    if end >= len(head):
-        return len(head)
-    chunk = head[end].chunk
-    if not chunk.num_drafts:
-        return end
-    return next(i for i in range(end, -1, -1) if i == 0 or head[i - 1].chunk is not chunk)
-
-
-class _Output:
-    """Gathers what one chunk found; an error of any of its rows is the chunk's."""
-
-    def __init__(self) -> None:
-        self._tokens: list[SampledToken] = []
-        self._scores: list[SampledToken] = []
-        self._error: str | None = None
-
-    def take(self, found: SampledToken | str, *, scores: bool) -> None:
-        if isinstance(found, str):
-            self._error = found
-        else:
-            (self._scores if scores else self._tokens).append(found)
-
-    def finish(self) -> ChunkOutput:
-        if self._error is not None:
-            return ChunkOutput(error=self._error)
-        return ChunkOutput(tuple(self._tokens), tuple(self._scores))
+def _pool(
+    rows: Sequence[HeadRow], hidden: NDArray[np.float32], outputs: Mapping[RequestId, Findings]
+) -> None:
+    """Give the hidden states of a tile to the pools of their requests."""
+    for row, state in zip(rows, hidden, strict=True):
+        assert row.pool is not None, "a row with logits among those that are pooled"
+        row.pool.add(state)
+        if row.pool.is_complete:
+            outputs[row.chunk.request_id].pooled(row.pool.vector())

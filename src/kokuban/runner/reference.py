@@ -59,6 +59,12 @@ class ReferenceModel:
         """Logits after each token of one sequence: [T, V]."""
         return self.start().append(token_ids)
 
+    def hidden(self, token_ids: Sequence[int]) -> Floats:
+        """What the output matrix is multiplied by after each token of one sequence: [T, E]."""
+        sequence = self.start()
+        sequence.append(token_ids)
+        return sequence.hidden
+
     def start(self) -> "ReferenceSequence":
         """An empty sequence, to be appended to in chunks of any size."""
         return ReferenceSequence(self.program, self._weights, self._rope)
@@ -117,6 +123,11 @@ class ReferenceSequence:
             self._run(op)
         self.length += len(token_ids)
         return self._read(self._program.logits).copy()
+
+    @property
+    def hidden(self) -> Floats:
+        """The hidden states of the last chunk, after the final norm."""
+        return self._read(self._program.hidden).copy()
 
     def _weight(self, name: str) -> Floats:
         return np.asarray(self._weights[name], np.float64)

@@ -30,6 +30,10 @@ class Limits:
         if num_prompt == 0:
             raise RequestError("the prompt has no tokens; send at least one", param="prompt")
         room = self.max_context_tokens - num_prompt
+        if request.pooling is not None:
+            if room < 0:
+                raise PromptTooLong(num_prompt, self.max_context_tokens, continues=False)
+            return 0
         wanted = request.params.max_tokens
         # A prompt that is only scored may fill the context.
         if room < 0 or (room == 0 and wanted != 0):
@@ -56,8 +60,8 @@ class Limits:
         max_waiting = self._config.max_waiting_requests
         if num_new > max_running + max_waiting:
             raise RequestError(
-                f"n={num_new} choices at once are more than the {max_running} that may run and the "
-                f"{max_waiting} that may wait; ask for fewer",
+                f"{num_new} choices or inputs at once are more than the {max_running} that may run "
+                f"and the {max_waiting} that may wait; ask for fewer",
                 param="n",
             )
         num_over = running + waiting + num_new - max_running - max_waiting

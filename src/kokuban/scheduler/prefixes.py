@@ -59,9 +59,7 @@ class Prefixes:
         return moved_s < self._prices.recompute_s(0, state.num_computed)
 
     def _look_up(self, state: RequestState) -> CachedPrefix:
-        # Cached positions have no logits, so a prompt that is to be scored is computed whole.
-        scored = state.request.params.prompt_logprobs is not None
-        chain = None if scored else state.chain
+        chain = None if state.request.needs_every_row else state.chain
         # What the disk could not give the first time is not asked for again.
         disk = state.fetch is None
         found = self._manager.find_cached_prefix(chain, state.token_ids, disk=disk)

@@ -314,7 +314,7 @@ class Scheduler:
                 self._siblings.advance(state, scores)
             tokens, finish = state.accept(output.tokens, now_s)
         if not tokens and state.max_output_tokens == 0 and state.num_uncomputed == 0:
-            finish = FinishReason.LENGTH
+            finish = FinishReason.LENGTH if state.request.pooling is None else FinishReason.STOP
         totals.output_tokens += len(tokens)
         self._shares.charge(state.request.tenant, output_tokens=len(tokens))
         usage = None
@@ -327,7 +327,7 @@ class Scheduler:
             self._pin(state, now_s)
         elif not tokens and not scores:
             return None
-        return TokenEvent(state.id, tokens, prompt_logprobs=scores, finish=finish, usage=usage)
+        return TokenEvent(state.id, tokens, scores, finish, usage=usage, embedding=output.embedding)
 
     def _accept_drafts(
         self, state: RequestState, chunk: Chunk, found: tuple[SampledToken, ...], now_s: float

@@ -233,4 +233,7 @@ def _is_sibling(first: Request, other: Request) -> bool:
         and first.cache_scope == other.cache_scope
         and first.priority == other.priority
         and first.params.prompt_logprobs == other.params.prompt_logprobs
+        and first.pooling == other.pooling
+        # Scores are handed over to a fork, hidden states are not.
+        and not (first.pooling is not None and first.pooling.needs_every_row)
     )

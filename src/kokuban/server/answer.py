@@ -24,8 +24,8 @@ from kokuban.server.serving import Serving
 _log = logging.getLogger(__name__)
 
 
-class Form(Protocol):
-    """How deltas become a body. Used for one answer, either whole or streamed."""
+class WholeForm(Protocol):
+    """How deltas become one body."""
 
     def add(self, delta: TextDelta) -> None:
         """Keep a delta for the whole body."""
@@ -34,6 +34,10 @@ class Form(Protocol):
     def body(self) -> bytes:
         """The whole body, after the last delta."""
         ...
+
+
+class Form(WholeForm, Protocol):
+    """How deltas become a body. Used for one answer, either whole or streamed."""
 
     def opening(self) -> bytes:
         """The events that come before all deltas."""
@@ -65,7 +69,7 @@ class Answer(Response):
     media_type = "application/json"
 
     def __init__(
-        self, deltas: AsyncGenerator[TextDelta], form: Form, record: Record, drain: Drain
+        self, deltas: AsyncGenerator[TextDelta], form: WholeForm, record: Record, drain: Drain
     ) -> None:
         super().__init__(media_type=self.media_type)
         self._deltas = deltas
@@ -139,6 +143,7 @@ class EventStream(Answer):
         ping_s: float,
     ) -> None:
         super().__init__(deltas, form, record, drain)
+        self._events = form
         self.headers["cache-control"] = "no-cache"
         self.headers["x-accel-buffering"] = "no"
         del self.headers["content-length"]
@@ -157,11 +162,11 @@ class EventStream(Answer):
         keeper = asyncio.create_task(self._keep_open(send))
         try:
             async for delta in deltas:
-                await self._send(self._form.events(delta), send)
+                await self._send(self._events.events(delta), send)
         finally:
             keeper.cancel()
         connection.close()
-        await self._send(self._form.closing(), send, last=True)
+        await self._send(self._events.closing(), send, last=True)
 
     async def _send(self, data: bytes, send: Send, *, last: bool = False) -> None:
         async with self._sending:
@@ -174,7 +179,7 @@ class EventStream(Answer):
                         "headers": self.raw_headers,
                     }
                 )
-                data = self._form.opening() + data
+                data = self._events.opening() + data
             if data or last:
                 self._silent = False
                 await send({"type": "http.response.body", "body": data, "more_body": not last})
@@ -193,7 +198,7 @@ class EventStream(Answer):
             raise error
         if not isinstance(error, KokubanError):
             _log.error("request %s failed", self._record.request_id, exc_info=error)
-        await self._send(self._form.failed(failure(error)), send, last=True)
+        await self._send(self._events.failed(failure(error)), send, last=True)
 
 
 def respond(

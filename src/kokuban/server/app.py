@@ -21,6 +21,7 @@ from kokuban.server import (
     admin,
     chat,
     completions,
+    embeddings,
     explain,
     health,
     kv_events,
@@ -32,20 +33,37 @@ from kokuban.server import (
 from kokuban.server.envelopes import error_response
 from kokuban.server.errors import failure
 from kokuban.server.guard import Guard
-from kokuban.server.routes import Handler
+from kokuban.server.routes import Router, public_paths
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import new_serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
-MODULES = (chat, completions, models, tokenize, sessions, health, explain, admin, kv_events, page)
+MODULES = (
+    chat,
+    completions,
+    embeddings,
+    models,
+    tokenize,
+    sessions,
+    health,
+    explain,
+    admin,
+    kv_events,
+    page,
+)
 """Each has a `router`."""
 
-ANTHROPIC_HEADERS = (
-    "x-api-key",
-    "anthropic-version",
-    "anthropic-beta",
-    "anthropic-dangerous-direct-browser-access",
+EXPOSED_HEADERS = (
+    "x-request-id",
+    "request-id",
+    "retry-after",
+    *(
+        f"x-ratelimit-{what}-{kind}"
+        for what in ("limit", "remaining", "reset")
+        for kind in ("requests", "tokens")
+    ),
 )
-"""What Anthropic's client sends from a web page."""
+"""What a page of another origin may read of an answer."""
 
 
 def create_app(
@@ -63,11 +81,18 @@ def create_app(
     middleware: list[Middleware] = []
     if settings.cors_origins:
         middleware.append(_cors(settings))
-    middleware.append(Middleware(Guard, settings=settings, metrics=serving.metrics))
-    routes = [route for module in MODULES for route in module.router.routes]
+    described = [route for module in MODULES for route in module.router.routes]
+    routes = [*described, *_description(described).routes]
+    guard = Middleware(
+        Guard,
+        settings=settings,
+        keys=serving.keys,
+        public=public_paths(routes),
+        metrics=serving.metrics,
+    )
     app = Starlette(
-        routes=[*routes, Route("/openapi.json", _describe(routes), include_in_schema=False)],
-        middleware=middleware,
+        routes=routes,
+        middleware=[*middleware, guard],
         exception_handlers={HTTPException: _enveloped},
     )
     app.router.redirect_slashes = False
@@ -82,30 +107,28 @@ def _cors(settings: ServerSettings) -> Middleware:
         CORSMiddleware,
         allow_origins=list(settings.cors_origins),
         allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=[
-            "authorization",
-            "content-type",
-            "x-request-id",
-            "x-session-id",
-            *ANTHROPIC_HEADERS,
-        ],
-        expose_headers=["x-request-id", "request-id", "retry-after"],
+        # Clients in browsers send headers of their own, such as X-Stainless-Lang. With a key in a
+        # header nothing is let in by naming them here.
+        allow_headers=["*"],
+        expose_headers=list(EXPOSED_HEADERS),
         allow_credentials="*" not in settings.cors_origins,
     )
 
 
-def _describe(routes: Sequence[Route]) -> Handler:
+def _description(routes: Sequence[Route]) -> Router:
     """The route of the OpenAPI document, which is made when somebody first asks for it."""
+    router = Router(KeyScope.ANY, include_in_schema=False)
     made: list[bytes] = []
 
-    async def openapi(request: Request) -> Response:
+    @router.get("/openapi.json")
+    async def openapi(_request: Request) -> Response:
         if not made:
             from kokuban.server.description import describe
 
             made.append(msgspec.json.encode(describe(routes)))
         return Response(made[0], media_type="application/json")
 
-    return openapi
+    return router
 
 
 async def _enveloped(request: Request, error: Exception) -> Response:

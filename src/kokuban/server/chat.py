@@ -1,10 +1,13 @@
 """POST /v1/chat/completions."""
 
+import secrets
 from collections.abc import Sequence
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kokuban.core.request import FinishReason
 from kokuban.core.step import SampledToken
 from kokuban.engine.generation import TextDelta
 from kokuban.server.answer import respond
@@ -13,26 +16,32 @@ from kokuban.server.form import LOWEST_LOGPROB, FormBase, finish_word
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.openai_responses import (
     DONE,
+    CalledFunction,
     ChatChoice,
     ChatChunk,
     ChatCompletion,
+    ChatFinish,
     ChatLogprobs,
     ChatMessage,
     ChunkChoice,
     Delta,
+    FunctionDelta,
     LogprobItem,
+    ToolCallBody,
+    ToolCallDelta,
     TopLogprob,
     encode,
     event,
 )
 from kokuban.server.record import Record
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, check_stream_options, serving_of
 from kokuban.server.turn import begin_turn
-from kokuban.text.parts import TextPart
+from kokuban.text.parts import CallPart, Part, ReasoningPart, TextPart, whole_calls
 from kokuban.text.tokenizer import Tokenizer
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 @router.post("/v1/chat/completions")
@@ -54,6 +63,8 @@ class ChatForm(FormBase):
         super().__init__(serving, body.stream_options, record, f"chatcmpl-{record.request_id}")
         self._num_top = (body.top_logprobs or 0) if body.logprobs else None
         self._deltas: list[list[TextDelta]] = [[] for _ in range(record.n)]
+        self._calling: set[int] = set()
+        """Choices of a stream that have begun a call."""
 
     def add(self, delta: TextDelta) -> None:
         self._deltas[delta.choice].append(delta)
@@ -71,27 +82,31 @@ class ChatForm(FormBase):
 
     def _choice(self, index: int, deltas: Sequence[TextDelta]) -> ChatChoice:
         tokens = [token for delta in deltas for token in delta.tokens]
-        message = ChatMessage(words(deltas))
+        message = message_of([part for delta in deltas for part in delta.parts])
         last = deltas[-1]
-        return ChatChoice(
-            index, message, self._logprobs(tokens), finish_word(last.finish), last.stop_reason
-        )
+        finish = _finish_word(last.finish, calls=message.tool_calls is not UNSET)
+        return ChatChoice(index, message, self._logprobs(tokens), finish, last.stop_reason)
 
     def opening(self) -> bytes:
         role = Delta(role="assistant", content="")
         return b"".join(self._chunk([ChunkChoice(index, role)]) for index in range(self.record.n))
 
     def events(self, delta: TextDelta) -> bytes:
+        pieces = [_delta_of(part) for part in delta.parts]
+        if any(isinstance(part, CallPart) for part in delta.parts):
+            self._calling.add(delta.choice)
+        if not pieces and delta.tokens and (self._num_top is not None or self.usage_always):
+            pieces = [Delta(content="")]
+        logprobs = self._logprobs(delta.tokens)
         data = b""
-        text = words([delta])
-        if text or (delta.tokens and (self._num_top is not None or self.usage_always)):
-            logprobs = self._logprobs(delta.tokens)
-            data += self._chunk([ChunkChoice(delta.choice, Delta(content=text), logprobs)])
+        for piece in pieces:
+            data += self._chunk([ChunkChoice(delta.choice, piece, logprobs)])
+            logprobs = None  # The tokens are told once, whatever they have become.
         if delta.finish is not None:
             finish = ChunkChoice(
                 delta.choice,
                 Delta(),
-                finish_reason=finish_word(delta.finish),
+                finish_reason=_finish_word(delta.finish, calls=delta.choice in self._calling),
                 stop_reason=delta.stop_reason,
             )
             data += self._chunk([finish])
@@ -117,11 +132,43 @@ class ChatForm(FormBase):
         return ChatLogprobs([logprob_item(self.tokenizer, t, self._num_top) for t in tokens])
 
 
-def words(deltas: Sequence[TextDelta]) -> str:
-    """What a choice says to the user."""
-    return "".join(
-        part.text for delta in deltas for part in delta.parts if isinstance(part, TextPart)
+def message_of(parts: Sequence[Part]) -> ChatMessage:
+    """The parts of a choice as the message of an assistant."""
+    content = "".join(part.text for part in parts if isinstance(part, TextPart))
+    thoughts = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
+    calls = [
+        ToolCallBody(new_call_id(), CalledFunction(call.name, call.arguments))
+        for call in whole_calls(parts)
+    ]
+    return ChatMessage(
+        content=None if calls and not content else content,
+        reasoning_content=thoughts or UNSET,
+        tool_calls=calls or UNSET,
     )
+
+
+def new_call_id() -> str:
+    """An id that no other call has, in any choice of any answer."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+def _delta_of(part: Part) -> Delta:
+    if isinstance(part, TextPart):
+        return Delta(content=part.text)
+    if isinstance(part, ReasoningPart):
+        return Delta(reasoning_content=part.text)
+    if part.name is None:
+        call = ToolCallDelta(part.number, FunctionDelta(arguments=part.arguments))
+    else:
+        function = FunctionDelta(name=part.name, arguments=part.arguments)
+        call = ToolCallDelta(part.number, function, new_call_id(), "function")
+    return Delta(tool_calls=[call])
+
+
+def _finish_word(finish: FinishReason | None, *, calls: bool) -> ChatFinish:
+    """An answer that was cut off is cut off, also inside a call."""
+    word = finish_word(finish)
+    return "tool_calls" if calls and word == "stop" else word
 
 
 def logprob_item(tokenizer: Tokenizer, token: SampledToken, num_top: int) -> LogprobItem:

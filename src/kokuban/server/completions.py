@@ -16,10 +16,11 @@ from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.answer import respond
 from kokuban.server.body import parse_body, read_json
 from kokuban.server.completion_form import CompletionForm, Prompt
-from kokuban.server.openai_models import CompletionRequest
+from kokuban.server.openai_models import CompletionRequest, prompt_rows
 from kokuban.server.pins import prompt_pins
 from kokuban.server.record import Record
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import (
     Serving,
     check_stream_options,
@@ -40,7 +41,7 @@ MAX_PROMPT_TOKENS = 2**20
 """Tokens of all prompts of one HTTP request together; a longer context has room for itself. What
 is done for each of them on the event loop takes some 20 ms at this limit."""
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 @router.post("/v1/completions")
@@ -111,14 +112,7 @@ def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
 
 def _rows(body: CompletionRequest, n: int) -> Sequence[str | list[int]]:
     """The prompts, as they were sent."""
-    given = body.prompt
-    rows: Sequence[str | list[int]]
-    if isinstance(given, str):
-        rows = [given]
-    elif isinstance(given[0], int):
-        rows = [[token_id for token_id in given if isinstance(token_id, int)]]
-    else:
-        rows = [row for row in given if not isinstance(row, int)]
+    rows = prompt_rows(body.prompt)
     if len(rows) * n > MAX_ANSWERS:
         raise RequestError(
             f"{len(rows)} prompts with n={n} are {len(rows) * n} answers; the limit of one request "

@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.routing import Route
 
 from kokuban import __version__
-from kokuban.server import explain, openai_models, openai_responses, sessions
+from kokuban.server import embedding_models, explain, openai_models, openai_responses, sessions
 from kokuban.server.routes import Endpoint
 
 REF = "#/components/schemas/{}"
@@ -22,6 +22,7 @@ REF = "#/components/schemas/{}"
 _BODIES: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": openai_models.ChatRequest,
     "/v1/completions": openai_models.CompletionRequest,
+    "/v1/embeddings": embedding_models.EmbeddingRequest,
     "/tokenize": openai_models.TokenizeText,
     "/detokenize": openai_models.DetokenizeRequest,
     "/v1/sessions/{session}/pause": sessions.PauseRequest,
@@ -31,6 +32,7 @@ _BODIES: dict[str, type[BaseModel]] = {
 _ANSWERS: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions": openai_responses.ChatCompletion,
     "/v1/completions": openai_responses.Completion,
+    "/v1/embeddings": embedding_models.EmbeddingList,
     "/v1/models": openai_responses.ModelList,
     "/v1/models/{model}": openai_responses.ModelCard,
     "/tokenize": openai_responses.Tokens,

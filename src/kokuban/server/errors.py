@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from kokuban.core.errors import (
+    EngineRestarting,
     KokubanError,
     Overloaded,
     RequestError,
@@ -60,6 +61,7 @@ RULES = (
     Rule(UnknownModel, 404, "invalid_request_error", "model_not_found"),
     Rule(RequestError, 400, "invalid_request_error", "invalid_value"),
     Rule(ShuttingDown, 503, "service_unavailable_error", "shutting_down"),
+    Rule(EngineRestarting, 503, "service_unavailable_error", "engine_restarting"),
     Rule(Overloaded, 429, "rate_limit_error", "queue_full"),
     Rule(StepFailed, 500, "server_error", "engine_error"),
 )

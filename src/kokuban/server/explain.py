@@ -14,12 +14,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kokuban.core.errors import RequestError
-from kokuban.server.admin import check_admin
+from kokuban.server.access import check_private
 from kokuban.server.errors import HttpError
 from kokuban.server.nearest import Nearest, Past, find_nearest
 from kokuban.server.openai_responses import UsageBody, encode
 from kokuban.server.record import TOKEN_BYTES, Record
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
 from kokuban.server.verdict import MESSAGES, Lookup, Reason, plain_reason, reason_of_miss
 from kokuban.server.work import off_loop
@@ -33,7 +34,7 @@ INLINE_BYTES = 64 * 2**10
 
 _ID = re.compile(r"(?:[a-z]{1,16}[-_])?([0-9a-f]{24})")
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 class Side(Struct, frozen=True):
@@ -114,7 +115,7 @@ async def explain(request: Request, request_id: str) -> Response:
     """Why a request cost what it did. `request_id` is the id of its answer; ?prompt=N: which
     prompt of several."""
     serving = serving_of(request)
-    check_admin(serving)
+    check_private(serving.settings, request.state.caller)
     found = _ID.fullmatch(request_id)
     record = serving.history.find(request.state.tenant, found[1]) if found else None
     if record is None:

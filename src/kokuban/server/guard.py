@@ -1,14 +1,13 @@
 """The first and the last thing that a request meets: who may come in, and that an answer goes out.
 
-Plain ASGI, so that disconnects reach the routes unchanged. Routes are closed unless they stand in
-`PUBLIC`: a new route needs the key until somebody decides otherwise.
+Plain ASGI, so that disconnects reach the routes unchanged. What is behind it is closed: without a
+key only the paths answer that are handed in as public, and each route then asks what the key may do
+(`access.check_scope`).
 """
 
-import hmac
 import logging
 import re
 import secrets
-from hashlib import blake2b
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -16,15 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kokuban.core.errors import KokubanError
 from kokuban.observe.metrics import ServingMetrics
+from kokuban.server.access import check_host, check_origin, given_key, no_key
 from kokuban.server.envelopes import error_response
 from kokuban.server.errors import CLIENT_CLOSED, HttpError, failure
+from kokuban.server.keys import EVERYBODY, Caller, KeyRing
 from kokuban.server.settings import ServerSettings
-
-PUBLIC = frozenset(
-    {"/", "/health", "/ready", "/favicon.ico"}
-    | {f"/static/{name}" for name in ("page.css", "page.js", "icon.svg")}
-)
-"""Paths that answer without a key: probes, and a page that holds nothing secret."""
 
 MAX_HEADER_BYTES = 32 * 2**10
 
@@ -38,16 +33,25 @@ class Guard:
 
     Args:
         app: what comes next.
-        settings: keys and host names.
+        settings: host names and origins.
+        keys: who may come in.
+        public: paths that answer without a key: probes, and a page that holds nothing secret.
         metrics: counts responses.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: ServingMetrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        keys: KeyRing,
+        public: frozenset[str],
+        metrics: ServingMetrics,
+    ) -> None:
         self._app = app
         self._settings = settings
+        self._keys = keys
+        self._public = public
         self._metrics = metrics
-        self._keys = [key.encode() for key in settings.api_keys]
-        self._tenants = [tenant_of(key) for key in self._keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -67,15 +71,15 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's.
-                    MutableHeaders(scope=message)[name] = shown_id
+                _add_headers(message, shown_id)
                 self._metrics.responded(message["status"])
             await send(message)
 
         try:
             _check_size(headers)
-            self._check_host(headers)
-            state["tenant"] = self._tenant(scope["path"], headers)
+            check_host(headers, self._settings)
+            caller = state["caller"] = self._caller(scope, headers)
+            state["tenant"] = caller.tenant if caller else ""
             await self._app(scope, receive, answer)
         except ClientDisconnect:  # While it sent its body: nobody is left to be answered.
             self._metrics.responded(CLIENT_CLOSED)
@@ -88,50 +92,23 @@ class Guard:
                 raise
             await error_response(problem, scope)(scope, receive, answer)
 
-    def _check_host(self, headers: Headers) -> None:
-        host = headers.get("host", "")
-        if not self._settings.allows_host(host):
-            raise HttpError(
-                403,
-                f"the Host header {host[:64]!r} names another server; start this one with "
-                f"--allowed-host NAME if it is meant to be called so",
-                code="host_not_allowed",
-            )
-
-    def _tenant(self, path: str, headers: Headers) -> str:
-        """Whose request it is: a word for each key, and one for everybody where there is none."""
-        if not self._keys or path in PUBLIC:
-            return ""
-        given = _given_key(headers).encode("latin-1", "replace")
-        # Every key is compared, so that time does not tell how many were tried.
-        matches = [hmac.compare_digest(given, known) for known in self._keys]
-        if not any(matches):
-            raise HttpError(
-                401,
-                "this server wants an API key in the header 'Authorization: Bearer KEY', or in "
-                "'x-api-key: KEY'",
-                code="invalid_api_key",
-                headers={"www-authenticate": "Bearer"},
-            )
-        return self._tenants[matches.index(True)]
+    def _caller(self, scope: Scope, headers: Headers) -> Caller | None:
+        """Whose request it is; None where nobody knows and the path does not ask."""
+        if self._keys.is_open:
+            check_origin(scope["method"], headers, self._settings)
+            return EVERYBODY
+        caller = self._keys.find(given_key(headers))
+        if caller is None and scope["path"] not in self._public:
+            raise no_key()
+        return caller
 
 
-def _given_key(headers: Headers) -> str:
-    """The key as OpenAI's clients send it, else as Anthropic's do; "", which is no key: neither."""
-    found = headers.getlist("authorization")
-    if not found:
-        keys = headers.getlist("x-api-key")
-        return keys[0] if len(keys) == 1 else ""
-    scheme, _, key = found[0].partition(" ") if len(found) == 1 else ("", "", "")
-    return key if scheme.lower() == "bearer" else ""
-
-
-def tenant_of(key: bytes) -> str:
-    """The tenant that an API key stands for, whatever other keys there are.
-
-    KV on disk carries its tenant's name over restarts, and the operator may reorder the keys.
-    """
-    return f"key-{blake2b(key, digest_size=16).hexdigest()}"
+def _add_headers(message: Message, shown_id: str) -> None:
+    """Give the head of an answer what all have."""
+    headers = MutableHeaders(scope=message)
+    for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's.
+        headers[name] = shown_id
+    headers["x-content-type-options"] = "nosniff"
 
 
 def _check_size(headers: Headers) -> None:

@@ -10,9 +10,10 @@ from kokuban import __version__
 from kokuban.observe.metrics import CONTENT_TYPE
 from kokuban.server.errors import HttpError
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
 
-router = Router()
+router = Router(KeyScope.PUBLIC)
 
 
 @router.get("/health")
@@ -33,13 +34,13 @@ async def ready(request: Request) -> Response:
     return _json({"status": "ready", "model": serving.info.model})
 
 
-@router.get("/metrics")
+@router.get("/metrics", KeyScope.METRICS)
 async def metrics(request: Request) -> Response:
     """Everything that is counted, for Prometheus."""
     return Response(serving_of(request).metrics.render(), headers={"content-type": CONTENT_TYPE})
 
 
-@router.get("/stats")
+@router.get("/stats", KeyScope.METRICS)
 async def stats(request: Request) -> Response:
     """The engine's snapshot and constants, for the page."""
     serving = serving_of(request)
@@ -52,7 +53,7 @@ async def stats(request: Request) -> Response:
     return _json(facts)
 
 
-@router.get("/version")
+@router.get("/version", KeyScope.ANY)
 async def version(_request: Request) -> Response:
     """The version of Kokuban."""
     return _json({"version": __version__})
@@ -62,6 +63,8 @@ def _not_ready(serving: Serving) -> HttpError | None:
     client = serving.model.client
     if not client.alive():
         return _unavailable("the engine has stopped; see the server's log", "engine_dead")
+    if not client.ready():
+        return _unavailable("the engine is being started again", "engine_restarting")
     if serving.drain.draining:
         return _unavailable("this server is shutting down", "shutting_down")
     if client.stats().waiting >= serving.settings.max_waiting_requests:

@@ -17,14 +17,14 @@ from starlette.types import Receive, Scope, Send
 
 from kokuban.core.errors import RequestError, ShuttingDown
 from kokuban.kvcache.events import Cursor, KvEvent, Replay
-from kokuban.server.admin import check_admin
 from kokuban.server.life import Drain
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import serving_of
 
 HEARTBEAT = b": nothing new\n\n"
 
-router = Router()
+router = Router(KeyScope.ADMIN)
 
 
 class Change(Struct, frozen=True):
@@ -55,7 +55,6 @@ class Position(Struct, frozen=True):
 async def kv_events(request: Request) -> Response:
     """Follow the prefix cache, from `?since=` or `Last-Event-ID`, or from now on."""
     serving = serving_of(request)
-    check_admin(serving)
     if serving.drain.draining:
         raise ShuttingDown("this server is shutting down; try again or use another one")
     replays = serving.model.client.kv_events(_cursor(request))
@@ -65,7 +64,7 @@ async def kv_events(request: Request) -> Response:
         replays,
         serving.drain,
         ping_s=serving.settings.ping_s,
-        with_tokens=len(serving.settings.api_keys) <= 1,
+        with_tokens=serving.keys.num_tenants == 1 and not serving.keys.may_grow,
     )
 
 

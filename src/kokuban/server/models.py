@@ -6,9 +6,10 @@ from starlette.responses import Response
 from kokuban.core.errors import UnknownModel
 from kokuban.server.openai_responses import ModelCard, ModelList, encode
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 @router.get("/v1/models")

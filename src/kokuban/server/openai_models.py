@@ -8,6 +8,7 @@ refused by name, never ignored (`REFUSED`).
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
@@ -278,14 +279,7 @@ class CompletionRequest(SamplingFields):
     @field_validator("prompt", mode="wrap")
     @classmethod
     def _one_kind(cls, value: Any, _handler: Any) -> Any:
-        if isinstance(value, str) or _all_of(value, str) or _all_of(value, int):
-            return value
-        if isinstance(value, list) and value and all(_all_of(row, int) for row in value):
-            return value
-        raise ValueError(
-            "must be a text, a list of texts, a list of token ids or a list of lists of token ids, "
-            "and no list may be empty"
-        )
+        return one_kind_of_prompt(value)
 
     @field_validator("best_of")
     @classmethod
@@ -312,6 +306,27 @@ class CompletionRequest(SamplingFields):
         if value:
             raise ValueError("inserting before a suffix is not supported")
         return value
+
+
+def one_kind_of_prompt(value: Any) -> Any:
+    """Raises `ValueError` unless it is one of the kinds of `Prompt`."""
+    if isinstance(value, str) or _all_of(value, str) or _all_of(value, int):
+        return value
+    if isinstance(value, list) and value and all(_all_of(row, int) for row in value):
+        return value
+    raise ValueError(
+        "must be a text, a list of texts, a list of token ids or a list of lists of token ids, "
+        "and no list may be empty"
+    )
+
+
+def prompt_rows(given: Prompt) -> Sequence[str | list[int]]:
+    """The prompts one by one, as they were sent."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given[0], int):
+        return [[token_id for token_id in given if isinstance(token_id, int)]]
+    return [row for row in given if not isinstance(row, int)]
 
 
 def _all_of(value: Any, kind: type) -> bool:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 Finish = Literal["stop", "length"]
+ChatFinish = Literal["stop", "length", "tool_calls"]
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -104,17 +105,35 @@ class ChatLogprobs(Struct, frozen=True):
     refusal: None = None
 
 
+class CalledFunction(Struct, frozen=True):
+    name: str
+    arguments: str
+    """JSON text, as the model wrote it."""
+
+
+class ToolCallBody(Struct, frozen=True):
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class ChatMessage(Struct, frozen=True):
-    content: str
+    content: str | None
+    """null where the model only calls tools."""
+
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    """Beyond OpenAI, as vLLM and others have it: what the model thought."""
+
+    tool_calls: list[ToolCallBody] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, frozen=True):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Finish
+    finish_reason: ChatFinish
     stop_reason: str | int | None
     """Beyond OpenAI: the stop string or token id of the request that ended the text."""
 
@@ -129,16 +148,32 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     usage: UsageBody
 
 
+class FunctionDelta(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(Struct, frozen=True, omit_defaults=True):
+    """`id`, `type` and the name come once, with the first piece of a call."""
+
+    index: int
+    function: FunctionDelta
+    id: str | None = None
+    type: str | None = None
+
+
 class Delta(Struct, frozen=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChunkChoice(Struct, frozen=True):
     index: int
     delta: Delta
     logprobs: ChatLogprobs | None = None
-    finish_reason: Finish | None = None
+    finish_reason: ChatFinish | None = None
     stop_reason: str | int | UnsetType | None = UNSET
 
 

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 
 _STATIC = Path(__file__).parent / "static"
 _KINDS = {
@@ -21,7 +22,7 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
 }
 
-router = Router(include_in_schema=False)
+router = Router(KeyScope.PUBLIC, include_in_schema=False)
 
 
 def _file(name: str) -> Response:

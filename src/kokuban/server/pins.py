@@ -59,7 +59,7 @@ async def chat_pins(
     if not chosen or len(prompt) >= serving.info.max_context_tokens:
         return whole  # A prompt that is too long is refused by the engine, with marks or without.
     conversation = Conversation(
-        template=serving.model.chat_template,
+        template=serving.chat_template,
         messages=body.plain_messages(),
         tools=body.plain_tools(),
         kwargs=body.chat_template_kwargs or {},

@@ -43,7 +43,10 @@ class Record:
     """The salt that parts the tenant's prefix cache."""
 
     scores: bool = False
-    """Whether the prompt's logprobs were asked for, so that the cache is not read."""
+    """Whether something is told of every token of the prompt, so that the cache is not read."""
+
+    pools: bool = False
+    """Whether prompts become vectors: there is no first token to wait for."""
 
     created: int = field(default_factory=lambda: int(time.time()))
     prompt_tokens: int = 0
@@ -88,7 +91,8 @@ class Record:
         now_s = self.clock.now()
         if self.first_token_s is None:
             self.first_token_s = now_s
-            self.metrics.observe("time_to_first_token_seconds", now_s - self.started_s)
+            if not self.pools:
+                self.metrics.observe("time_to_first_token_seconds", now_s - self.started_s)
             self.metrics.add("prompt_tokens", self.prompt_tokens)
         if delta.tokens:
             before_s = self._last_by_choice.get(delta.choice)
@@ -119,7 +123,7 @@ class Record:
         is taken between the first and the last token that came.
         """
         merged = merge(self.usages, self.n)
-        if merged is None or merged.decode_s or self.first_token_s is None:
+        if merged is None or merged.decode_s or self.first_token_s is None or self.pools:
             return merged
         last_s = self.last_token_s or self.first_token_s
         return replace(merged, decode_s=last_s - self.first_token_s)
@@ -168,7 +172,11 @@ class Record:
     @property
     def ttft_s(self) -> float | None:
         """Time to the first token."""
-        return None if self.first_token_s is None else self.first_token_s - self.started_s
+        return (
+            None
+            if self.first_token_s is None or self.pools
+            else self.first_token_s - self.started_s
+        )
 
     @property
     def tpot_s(self) -> float | None:
@@ -184,8 +192,9 @@ class Record:
         metrics = self.metrics
         metrics.observe("e2e_request_latency_seconds", e2e_s)
         metrics.observe("request_prompt_tokens", self.prompt_tokens)
-        metrics.observe("request_generation_tokens", self.output_tokens)
-        metrics.observe("request_params_n", self.n)
+        if not self.pools:
+            metrics.observe("request_generation_tokens", self.output_tokens)
+            metrics.observe("request_params_n", self.n)
         if self.max_tokens is not None:
             metrics.observe("request_params_max_tokens", self.max_tokens)
         if tpot_s is not None:
@@ -194,7 +203,8 @@ class Record:
             metrics.add("prompt_tokens_cached", usage.cached_tokens)
             metrics.observe("request_queue_time_seconds", usage.queue_s)
             metrics.observe("request_prefill_time_seconds", usage.prefill_s)
-            metrics.observe("request_decode_time_seconds", usage.decode_s)
+            if not self.pools:
+                metrics.observe("request_decode_time_seconds", usage.decode_s)
 
 
 def _ms(seconds: float | None) -> str:

@@ -1,15 +1,18 @@
 """Which function answers which path. Starlette's routes, without its detours.
 
-    router = Router()
+    router = Router(KeyScope.INFER)
 
     @router.get("/v1/things/{thing}")
     async def thing(request: Request, thing: str) -> Response: ...
 
 A function takes the request and the path's parameters, all text. It reads its body itself (`body`)
 and lets errors pass: `Guard` makes answers of them.
+
+A router says what right its routes want; a route may say another. There is no default, so that
+nobody opens a route without meaning to.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -17,17 +20,27 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from kokuban.server.access import check_scope
+from kokuban.server.scopes import KeyScope
+
 Handler = Callable[..., Awaitable[Response]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
 class Endpoint:
-    """A function as an ASGI application: what the router calls once it knows the path."""
+    """A function as an ASGI application: what the router calls once it knows the path.
 
-    def __init__(self, handler: Handler) -> None:
+    Args:
+        handler: the function.
+        scope: what the caller must be allowed to do.
+    """
+
+    def __init__(self, handler: Handler, scope: KeyScope) -> None:
         self.handler = handler
+        self.scope = scope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        check_scope(scope["state"]["caller"], self.scope)
         request = Request(scope, receive, send)
         response = await self.handler(request, **scope["path_params"])
         await response(scope, receive, send)
@@ -37,33 +50,45 @@ class Router:
     """Collects the routes of a module.
 
     Args:
+        scope: what its routes want of a caller, where they say nothing else.
         include_in_schema: whether the OpenAPI document tells of them.
     """
 
-    def __init__(self, *, include_in_schema: bool = True) -> None:
+    def __init__(self, scope: KeyScope, *, include_in_schema: bool = True) -> None:
         self.routes: list[Route] = []
+        self._scope = scope
         self._include_in_schema = include_in_schema
 
-    def get(self, path: str) -> Callable[[HandlerT], HandlerT]:
-        return self._route("GET", path, self._include_in_schema)
+    def get(self, path: str, scope: KeyScope | None = None) -> Callable[[HandlerT], HandlerT]:
+        return self._route("GET", path, scope, self._include_in_schema)
 
-    def head(self, path: str) -> Callable[[HandlerT], HandlerT]:
+    def head(self, path: str, scope: KeyScope | None = None) -> Callable[[HandlerT], HandlerT]:
         """HEAD beside a GET: the document need not tell of it."""
-        return self._route("HEAD", path, False)
+        return self._route("HEAD", path, scope, False)
 
-    def post(self, path: str) -> Callable[[HandlerT], HandlerT]:
-        return self._route("POST", path, self._include_in_schema)
+    def post(self, path: str, scope: KeyScope | None = None) -> Callable[[HandlerT], HandlerT]:
+        return self._route("POST", path, scope, self._include_in_schema)
 
-    def delete(self, path: str) -> Callable[[HandlerT], HandlerT]:
-        return self._route("DELETE", path, self._include_in_schema)
+    def delete(self, path: str, scope: KeyScope | None = None) -> Callable[[HandlerT], HandlerT]:
+        return self._route("DELETE", path, scope, self._include_in_schema)
 
     def _route(
-        self, method: str, path: str, include_in_schema: bool
+        self, method: str, path: str, scope: KeyScope | None, include_in_schema: bool
     ) -> Callable[[HandlerT], HandlerT]:
         def keep(handler: HandlerT) -> HandlerT:
-            route = Route(path, Endpoint(handler), include_in_schema=include_in_schema)
+            endpoint = Endpoint(handler, scope or self._scope)
+            route = Route(path, endpoint, include_in_schema=include_in_schema)
             route.methods = {method}  # HEAD comes with GET only where it is asked for.
             self.routes.append(route)
             return handler
 
         return keep
+
+
+def public_paths(routes: Iterable[Route]) -> frozenset[str]:
+    """Paths that answer without a key."""
+    return frozenset(
+        route.path
+        for route in routes
+        if isinstance(route.endpoint, Endpoint) and route.endpoint.scope is KeyScope.PUBLIC
+    )

@@ -16,6 +16,7 @@ import uvicorn
 
 from kokuban.core.errors import ConfigError
 from kokuban.server.app import create_app
+from kokuban.server.embedding_models import EmbeddingRequest
 from kokuban.server.openai_models import ChatRequest, CompletionRequest
 from kokuban.server.serving import Serving
 from kokuban.server.settings import ServedModel, ServerSettings
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 def warm_up() -> None:
     """Build the validators that the first requests would build; takes some 30 ms, once."""
-    for body in (ChatRequest, CompletionRequest):
+    for body in (ChatRequest, CompletionRequest, EmbeddingRequest):
         body.model_rebuild()
 
 

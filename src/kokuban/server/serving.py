@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -16,11 +16,14 @@ from kokuban.engine.client import EngineInfo
 from kokuban.observe.clock import Clock, SystemClock
 from kokuban.observe.metrics import EngineCollector, ServingMetrics
 from kokuban.server.history import MAX_TOKENS, History
+from kokuban.server.keys import KeyRing
 from kokuban.server.life import Drain
 from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
 from kokuban.server.record import Record
 from kokuban.server.settings import ServedModel, ServerSettings
 from kokuban.server.work import off_loop
+from kokuban.text.call_styles import STYLES
+from kokuban.text.chat import ChatTemplate
 from kokuban.text.tokenizer import Tokenizer
 
 MIN_TOKEN_BYTES = 128
@@ -40,6 +43,13 @@ class Serving:
     """Bytes of text that one token can stand for, at most."""
 
     history: History
+    keys: KeyRing
+    chat_template: ChatTemplate
+    """The model's, with the operator's choice of parsers."""
+
+    shown_ids: frozenset[int] = frozenset()
+    """Special tokens that the parsers of answers must see."""
+
     drain: Drain = field(default_factory=Drain)
     created: int = field(default_factory=lambda: int(time.time()))
     """Unix time of the start: `created` of the model."""
@@ -83,15 +93,18 @@ class Serving:
         record.submitted_s = self.clock.now()
         self.history.add(record, prompts)
 
-    def encode(self, text: str, *, add_bos: bool) -> list[int]:
+    def encode(self, text: str, *, add_bos: bool, param: str = "prompt") -> list[int]:
         """Ids of a raw prompt, in which special tokens may be written out.
 
         Long texts take long: see `work.off_loop`.
 
+        Args:
+            param: the field that the text stands in.
+
         Raises:
             RequestError: the text cannot fit into the context, whatever its tokens are.
         """
-        self._check_text(len(text.encode("utf-8", "replace")), "prompt")
+        self._check_text(len(text.encode("utf-8", "replace")), param)
         return self.model.tokenizer.encode(text, add_bos=add_bos, parse_special=True)
 
     async def encode_chat(self, body: TemplateFields, num_bytes: int) -> list[int]:
@@ -120,7 +133,7 @@ class Serving:
 
         def work() -> list[int]:
             self._check_text(sum(_length(message.content) for message in body.messages), "messages")
-            return self.model.chat_template.encode_chat(
+            return self.chat_template.encode_chat(
                 body.plain_messages(),
                 tools=body.plain_tools(),
                 add_generation_prompt=generation,
@@ -160,14 +173,35 @@ def new_serving(
             "max_context_tokens": str(info.max_context_tokens),
         }
     )
+    clock = clock or SystemClock()
+    keys = KeyRing(settings.api_keys, settings.admin_keys, settings.api_key_file, clock)
+    template = _with_parsers(model.chat_template, settings)
     return Serving(
         model=model,
+        chat_template=template,
+        shown_ids=_shown_ids(template, model.tokenizer),
         settings=settings,
-        clock=clock or SystemClock(),
+        clock=clock,
+        keys=keys,
         metrics=metrics,
         longest_token=_longest_token(model.tokenizer),
-        history=History(settings.explain_requests, MAX_TOKENS // max(1, len(settings.api_keys))),
+        history=History(settings.explain_requests, MAX_TOKENS // keys.num_tenants),
     )
+
+
+def _with_parsers(template: ChatTemplate, settings: ServerSettings) -> ChatTemplate:
+    """The template with the style that the operator named instead of the one it teaches."""
+    style = template.style
+    if settings.tool_parser in STYLES:
+        style = replace(style, calls=STYLES[settings.tool_parser])
+    if settings.reasoning_parser != "auto":
+        style = replace(style, reasons=settings.reasoning_parser == "think")
+    return template if style == template.style else template.with_style(style)
+
+
+def _shown_ids(template: ChatTemplate, tokenizer: Tokenizer) -> frozenset[int]:
+    ids = (tokenizer.id_of(mark) for mark in template.style.marks)
+    return frozenset(i for i in ids if i is not None and tokenizer.is_special(i))
 
 
 def serving_of(request: Request) -> Serving:

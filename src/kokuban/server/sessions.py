@@ -25,6 +25,7 @@ from kokuban.server.errors import HttpError
 from kokuban.server.openai_models import MAX_TOOLS
 from kokuban.server.openai_responses import encode
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
 
 HEADER = "X-Session-ID"
@@ -32,7 +33,7 @@ HEADER = "X-Session-ID"
 MAX_EXPECTED_MS = 24 * 3600 * 1000
 MAX_TOOL_LENGTH = 256
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 class PauseRequest(Strict):

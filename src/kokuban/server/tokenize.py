@@ -11,10 +11,11 @@ from kokuban.server.body import parse_body, read_json
 from kokuban.server.openai_models import DetokenizeRequest, TokenizeChat, TokenizeText
 from kokuban.server.openai_responses import Text, Tokens, encode
 from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, check_token_ids, serving_of
 from kokuban.server.work import off_loop
 
-router = Router()
+router = Router(KeyScope.INFER)
 
 
 @router.post("/tokenize")

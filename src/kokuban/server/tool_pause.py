@@ -6,48 +6,41 @@ the session, which ends the pause, cannot come before it.
 
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from kokuban.core.errors import KokubanError
 from kokuban.core.request import FinishReason
 from kokuban.engine.client import EngineClient
 from kokuban.engine.generation import TextDelta
-from kokuban.text.tool_names import called_names
+from kokuban.text.parts import CallPart
 
 _log = logging.getLogger(__name__)
 
 
 async def pausing(
-    deltas: AsyncGenerator[TextDelta],
-    client: EngineClient,
-    *,
-    n: int,
-    tenant: str,
-    session: str,
-    offered: Collection[str],
+    deltas: AsyncGenerator[TextDelta], client: EngineClient, *, n: int, tenant: str, session: str
 ) -> AsyncGenerator[TextDelta]:
     """The same deltas; before the last one, the session is paused if any choice calls a tool.
 
     Args:
+        deltas: with their parts.
         n: how many choices there are.
         tenant, session: whose answer it is.
-        offered: names of the tools that it may call.
     """
-    texts: defaultdict[int, list[str]] = defaultdict(list)
+    called: defaultdict[int, set[str]] = defaultdict(set)
     num_open = n
     async with aclosing(deltas):
         async for delta in deltas:
-            texts[delta.choice].append(delta.text)
+            names = (part.name for part in delta.parts if isinstance(part, CallPart))
+            called[delta.choice].update(name for name in names if name is not None)
             if delta.finish is not None:
                 num_open -= 1
                 if delta.finish is not FinishReason.STOP:
-                    del texts[delta.choice]  # It was cut off: nobody runs what it calls.
-                if num_open == 0:
-                    answers = ("".join(pieces) for pieces in texts.values())
-                    tools = {name for text in answers for name in called_names(text, offered)}
-                    if tools:
-                        await _pause(client, tenant, session, sorted(tools))
+                    del called[delta.choice]  # It was cut off: nobody runs what it calls.
+                tools = set[str]().union(*called.values())
+                if num_open == 0 and tools:
+                    await _pause(client, tenant, session, sorted(tools))
             yield delta
 
 

@@ -8,8 +8,7 @@ the form that templates know, and shows the deltas in a shape of its own.
 """
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from starlette.requests import Request
 
@@ -17,11 +16,11 @@ from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.pins import chat_pins
+from kokuban.server.reading import parted, reader_of
 from kokuban.server.record import Record
 from kokuban.server.serving import Serving, sampling_params
 from kokuban.server.sessions import session_of
 from kokuban.server.tool_pause import pausing
-from kokuban.text.parts import TextPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +71,15 @@ async def begin_turn(
         cache_scope=body.cache_salt or "",
         session=session,
         pins=pins,
+        shown=serving.shown_ids,
     )
-    if session and body.tools:
-        deltas = pausing(
-            deltas,
-            serving.model.client,
-            n=params.n,
-            tenant=request.state.tenant,
-            session=session,
-            offered={tool.function.name for tool in body.tools},
-        )
-    return Turn(deltas=_parted(deltas), record=record, params=params)
+    tools = {tool.function.name for tool in body.tools or ()}
+    max_calls = 1 if body.parallel_tool_calls is False else None
+    deltas = parted(deltas, reader_of(serving, prompt, tools, max_calls).parser)
+    if session and tools:
+        tenant = request.state.tenant
+        deltas = pausing(deltas, serving.model.client, n=params.n, tenant=tenant, session=session)
+    return Turn(deltas=deltas, record=record, params=params)
 
 
 def _params(serving: Serving, body: ChatRequest) -> SamplingParams:
@@ -93,10 +90,3 @@ def _params(serving: Serving, body: ChatRequest) -> SamplingParams:
         max_tokens=min(limits, default=None),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-
-
-async def _parted(deltas: AsyncGenerator[TextDelta]) -> AsyncGenerator[TextDelta]:
-    """The same deltas with their parts."""
-    async with aclosing(deltas):
-        async for delta in deltas:
-            yield replace(delta, parts=(TextPart(delta.text),)) if delta.text else delta

@@ -9,14 +9,16 @@ Templates that walk through content parts and ignore plain text (some models tha
 images) are found by trying, once, and given parts.
 """
 
+import copy
 import datetime as dt
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jinja2
 
 from kokuban.core.errors import ModelError, RequestError, TemplateError
+from kokuban.text.answer_parser import AnswerStyle, style_of_template
 from kokuban.text.masking import SpecialMask
 from kokuban.text.messages import Message, normalise
 from kokuban.text.sandbox import MAX_CHARS, Clock, Sandbox, TooMuchWork, counting
@@ -85,6 +87,14 @@ class ChatTemplate:
         self._template = _Compiled(sandbox, self.source)
         tool_use = (named or {}).get("tool_use")
         self._tool_template = self._template if tool_use is None else _Compiled(sandbox, tool_use)
+        self.style = style_of_template(self._tool_template.source)
+        """How answers to its prompts are written."""
+
+    def with_style(self, style: AnswerStyle) -> Self:
+        """The same template, for a model that writes in another way than is guessed."""
+        other = copy.copy(self)
+        other.style = style
+        return other
 
     def encode_chat(
         self,

@@ -11,6 +11,7 @@ for each text; ids outside the vocabulary (padding rows of an embedding) give no
 
 import codecs
 import logging
+from collections.abc import Collection
 from typing import Protocol
 
 _LOG = logging.getLogger(__name__)
@@ -43,17 +44,26 @@ class Detokenizer:
         continues: the ids go on from a prompt, so that a space in front of their first word is
             theirs. Without it the space that a SentencePiece vocabulary puts in front of every
             text is taken off, once.
+        shown: special tokens that are text all the same.
     """
 
-    def __init__(self, table: TokenTable, *, skip_special: bool, continues: bool = False) -> None:
+    def __init__(
+        self,
+        table: TokenTable,
+        *,
+        skip_special: bool,
+        continues: bool = False,
+        shown: Collection[int] = (),
+    ) -> None:
         self._table = table
         self._skip_special = skip_special
+        self._shown = frozenset(shown)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._strips_space = table.has_space_prefix and not continues
 
     def feed(self, token_id: int) -> str:
         """The text that is certain once this token is known; may be empty."""
-        if self._skip_special and self._table.is_special(token_id):
+        if self._skip_special and self._table.is_special(token_id) and token_id not in self._shown:
             return ""
         data = self._table.token_bytes(token_id)
         if not data:

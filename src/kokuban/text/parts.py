@@ -4,6 +4,7 @@ A parser of `text/` cuts a choice's text into parts as it comes; the forms of `s
 in the shape of their API. The parts of a choice, in order, say all that its text says.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -34,3 +35,23 @@ class CallPart(NamedTuple):
 
 
 Part = TextPart | ReasoningPart | CallPart
+
+
+class WholeCall(NamedTuple):
+    """A call with all of its arguments."""
+
+    name: str
+    arguments: str
+    """JSON text."""
+
+
+def whole_calls(parts: Iterable[Part]) -> list[WholeCall]:
+    """The calls of a choice, each put together from its pieces."""
+    calls: list[WholeCall] = []
+    for part in parts:
+        if isinstance(part, CallPart):
+            if part.name is not None:
+                calls.append(WholeCall(part.name, part.arguments))
+            else:
+                calls[-1] = calls[-1]._replace(arguments=calls[-1].arguments + part.arguments)
+    return calls

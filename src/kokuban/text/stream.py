@@ -38,6 +38,7 @@ class TextStream:
         skip_special: leave special tokens out of the text.
         continues: the text goes on from the prompt (completions); see `Detokenizer`.
         min_tokens: stops that are complete within so many tokens do not count.
+        shown: special tokens that are text even where others are not.
     """
 
     def __init__(
@@ -50,9 +51,12 @@ class TextStream:
         skip_special: bool = True,
         continues: bool = False,
         min_tokens: int = 0,
+        shown: Collection[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
-        self._decoder = Detokenizer(tokenizer, skip_special=skip_special, continues=continues)
+        self._decoder = Detokenizer(
+            tokenizer, skip_special=skip_special, continues=continues, shown=shown
+        )
         self._matcher = StopMatcher(stops)
         self._stops = frozenset(stops)
         self._end_ids = frozenset(end_token_ids)

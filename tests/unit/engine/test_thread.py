@@ -129,7 +129,7 @@ async def test_a_full_queue_refuses() -> None:
     with engine(max_running_requests=1, max_waiting_requests=1) as (client, executor):
         executor.gate.clear()
         running = asyncio.create_task(events_of(client, make_request("a")))
-        while not client._mailboxes:
+        while not client._boxes:
             await asyncio.sleep(0)
         waiting = asyncio.create_task(events_of(client, make_request("b")))
         refused = asyncio.create_task(events_of(client, make_request("c")))

@@ -1,0 +1,109 @@
+"""Options of `kokuban serve` about who may call and how long the server waits for whom."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from kokuban.server.settings import ServerSettings
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """Those that have no place of their own in the command; see `ServerSettings`."""
+
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(help="Key that may infer and read metrics; may be repeated, each a tenant."),
+    ] = None
+    admin_key: Annotated[
+        list[str] | None, typer.Option(help="Key that may do everything; may be repeated.")
+    ] = None
+    api_key_file: Annotated[
+        str | None, typer.Option(help="File of keys with scopes and limits, read when it changes.")
+    ] = None
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Listen beyond this machine without a key.")
+    ] = False
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="Name that a Host header may hold; may be repeated.")
+    ] = None
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
+    ] = None
+    uds: Annotated[
+        str | None, typer.Option(help="Listen on this Unix socket instead of a TCP port.")
+    ] = None
+    ssl_certfile: Annotated[
+        str | None, typer.Option(help="Certificates in PEM: speak TLS. With --ssl-keyfile.")
+    ] = None
+    ssl_keyfile: Annotated[str | None, typer.Option(help="The certificate's key in PEM.")] = None
+    max_body_size: Annotated[str, typer.Option(help="Largest request body.")] = "32MiB"
+    max_connections: Annotated[int, typer.Option(help="Open connections at most.")] = 4096
+    requests_per_minute: Annotated[
+        float, typer.Option(help="Requests of each key in a minute; 0: no limit.")
+    ] = 0.0
+    tokens_per_minute: Annotated[
+        float, typer.Option(help="Tokens of each key in a minute, in and out; 0: no limit.")
+    ] = 0.0
+    max_concurrent: Annotated[
+        int, typer.Option(help="Requests of each key at the same time; 0: no limit.")
+    ] = 0
+    request_timeout: Annotated[
+        float, typer.Option(help="Seconds for one answer, waiting included; 0: no limit.")
+    ] = 0.0
+    header_timeout: Annotated[
+        float, typer.Option(help="Seconds for a client to send the head of a request.")
+    ] = 10.0
+    slow_client_timeout: Annotated[
+        float, typer.Option(help="Seconds without reading after which a client is cut off.")
+    ] = 30.0
+    drain: Annotated[
+        float, typer.Option(help="Seconds that running requests get after SIGTERM.")
+    ] = 30.0
+
+
+_SAME = (
+    "host",
+    "port",
+    "uds",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "no_auth",
+    "api_key_file",
+    "tool_parser",
+    "reasoning_parser",
+    "max_connections",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "max_concurrent",
+)
+"""Options that are settings of the same name."""
+
+
+def server_settings(given: Mapping[str, Any]) -> "ServerSettings":
+    """The settings that the options of the command name.
+
+    Raises:
+        ConfigError: they cannot work.
+    """
+    from kokuban.core.config import parse_bytes
+    from kokuban.core.pooling import parse_pooling
+    from kokuban.server.settings import ServerSettings
+
+    return ServerSettings(
+        api_keys=tuple(given["api_key"] or ()),
+        admin_keys=tuple(given["admin_key"] or ()),
+        allowed_hosts=tuple(given["allowed_host"] or ()),
+        cors_origins=tuple(given["cors_origin"] or ()),
+        max_body_bytes=parse_bytes(given["max_body_size"]),
+        request_timeout_s=given["request_timeout"],
+        header_timeout_s=given["header_timeout"],
+        slow_client_s=given["slow_client_timeout"],
+        drain_s=given["drain"],
+        pooling=parse_pooling(given["pooling"]),
+        max_waiting_requests=given["max_waiting_requests"],
+        **{name: given[name] for name in _SAME},
+    )
