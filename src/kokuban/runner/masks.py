@@ -7,14 +7,20 @@ is no thread.
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kokuban.core.request import RequestId
+from kokuban.core.request import Request, RequestId
 from kokuban.kernels.sampling import RowMasks
-from kokuban.sampling.grammar import Constraint
+from kokuban.sampling.grammar import CompiledGrammar, Constraint
+
+
+class Grammars(Protocol):
+    """Finds what was compiled; see `engine.grammars`."""
+
+    def find(self, source: str) -> CompiledGrammar: ...
 
 
 class Wanted(NamedTuple):
@@ -26,13 +32,25 @@ class Wanted(NamedTuple):
 
 
 class MaskFiller:
-    """Owns the thread and the memory of the masks."""
+    """Owns the thread and the memory of the masks.
 
-    def __init__(self) -> None:
+    Args:
+        grammars: None where no request has a grammar.
+    """
+
+    def __init__(self, grammars: Grammars | None) -> None:
+        self._grammars = grammars
         self._thread: ThreadPoolExecutor | None = None
         self._words = np.empty((0, 0), np.uint32)
         self._first: dict[RequestId, int] = {}
         self._filled: Future[None] | None = None
+
+    def constraint(self, request: Request, said: Sequence[int]) -> Constraint | None:
+        """What holds a request to its grammar, from its output so far on; None: it has none."""
+        if request.params.grammar is None:
+            return None
+        assert self._grammars is not None, "a request has a grammar, and nothing compiles it"
+        return self._grammars.find(request.params.grammar).begin(request, said)
 
     def begin(self, wanted: Sequence[Wanted]) -> None:
         """Start to fill the masks of a step; those of the step before are gone."""

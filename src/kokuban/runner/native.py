@@ -4,7 +4,7 @@ The only caller of the native program. Depth 0: `submit` computes, `collect` han
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,12 @@ from kokuban.runner.key_offsets import key_offsets
 from kokuban.runner.load import LoadedWeights
 from kokuban.runner.logits_memory import empty_logits
 from kokuban.runner.lower import Lowering
-from kokuban.runner.masks import MaskFiller, Wanted
+from kokuban.runner.masks import Grammars, MaskFiller, Wanted
 from kokuban.runner.pooling import PromptPool
 from kokuban.runner.profile import Profile
 from kokuban.runner.rope_tables import RopeTable
 from kokuban.runner.rows import Rows
 from kokuban.runner.verify import Run, sample_runs
-from kokuban.sampling.grammar import CompiledGrammar, Constraint
 from kokuban.sampling.sampler import Sampler
 from kokuban.sampling.state import SamplingState
 
@@ -53,12 +52,6 @@ class RowState(NamedTuple):
     sampling: SamplingState
     pool: PromptPool | None
     """None: tokens are sampled."""
-
-
-class Grammars(Protocol):
-    """Finds what was compiled; see `engine.grammars`."""
-
-    def find(self, source: str) -> CompiledGrammar: ...
 
 
 class NativeExecutor:
@@ -94,7 +87,7 @@ class NativeExecutor:
     ) -> None:
         layout = storage.layout
         self._storage, self._host, self._block_size = storage, host, layout.block_size
-        self._rows: Rows[RowState] = Rows(len(program.kv.groups))
+        self._rows, self._masks = Rows[RowState](len(program.kv.groups)), MaskFiller(grammars)
         positions = rope_positions or max_context_tokens
         self._rope_tables = tuple(
             RopeTable(*inverse_frequencies(config, positions), max_context_tokens)
@@ -117,7 +110,6 @@ class NativeExecutor:
         self._program, self._vocab_size = program, program.vocab_size
         vocab = valid_vocab or program.vocab_size
         self._sampler = Sampler(valid_vocab=vocab, pool=pool, isa_cap=isa_cap)
-        self._grammars, self._masks = grammars, MaskFiller()
         self._logits = empty_logits(0, self._vocab_size)
         self._result: StepResult | None = None
 
@@ -168,19 +160,13 @@ class NativeExecutor:
         for admission in plan.admitted:
             request = admission.request
             said = admission.output_token_ids
-            sampling = SamplingState(request, said, self._constraint(request, said))
+            sampling = SamplingState(request, said, self._masks.constraint(request, said))
             pool = None
             if request.pooling is not None:
                 pool = PromptPool(request.pooling, len(request.prompt_token_ids))
             self._rows.add(request.id, RowState(request, sampling, pool))
         for move in plan.moves:
             self._move(move)
-
-    def _constraint(self, request: Request, said: Sequence[int]) -> Constraint | None:
-        if request.params.grammar is None:
-            return None
-        assert self._grammars is not None, "a request with a grammar, and nothing to compile it"
-        return self._grammars.find(request.params.grammar).begin(request, said)
 
     def _wanted(self, plan: StepPlan) -> list[Wanted]:
         """The masks that the step samples with."""

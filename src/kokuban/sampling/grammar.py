@@ -77,9 +77,8 @@ class TokenTable:
             for room in range(max(leading, default=0))
         ]
         special = sorted(i for i in vocabulary.special_ids if i < num_tokens)
-        self.native = LLTokenizer(
-            _Wrapper(vocabulary, self.bytes, special, ends[0]), n_vocab=num_tokens, eos_token=ends
-        )
+        wrapper: Any = _Wrapper(vocabulary, self.bytes, special, ends[0])
+        self.native = LLTokenizer(wrapper, n_vocab=num_tokens, eos_token=ends)
 
     def beyond(self, num_digits: int) -> Mask | None:
         """The tokens that begin with more digits than that; None: there is none."""

@@ -25,19 +25,9 @@ MAX_SALT_LENGTH = 1024
 MAX_BEST_OF = 20
 """OpenAI's limit."""
 
-_LATER = "structured output is not supported yet; leave the field out and state the form in words"
 _TEMPLATE = "the chat template comes with the model and cannot be replaced by a request"
 _TOOLS = "use tools instead"
 REFUSED = {
-    "regex": _LATER,
-    "choice": _LATER,
-    "grammar": _LATER,
-    "json_schema": _LATER,
-    "guided_json": _LATER,
-    "guided_regex": _LATER,
-    "guided_choice": _LATER,
-    "guided_grammar": _LATER,
-    "structured_outputs": _LATER,
     "chat_template": _TEMPLATE,
     "functions": _TOOLS,
     "function_call": _TOOLS,
@@ -125,19 +115,21 @@ class SamplingFields(CacheFields):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | bool | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    json_schema: dict[str, Any] | bool | str | None = None
+    grammar: str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
     priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)
     """Lower runs first."""
 
     user: str | None = None
     cache_salt: str | None = Field(None, min_length=1, max_length=MAX_SALT_LENGTH)
     """Cached KV is shared only with requests of the same key that have the same salt."""
-
-    @field_validator("response_format")
-    @classmethod
-    def _only_text(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None and value.get("type") != "text":
-            raise ValueError(f"type {value.get('type')!r}: {_LATER}")
-        return value
 
     @field_validator("stop", mode="after")
     @classmethod

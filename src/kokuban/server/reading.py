@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from kokuban.engine.generation import TextDelta
 from kokuban.server.serving import Serving
 from kokuban.text.answer_parser import AnswerParser
+from kokuban.text.call_styles import CallStyle
 from kokuban.text.reasoning import is_thinking
 
 _NUM_TAIL_TOKENS = 16
@@ -44,6 +45,11 @@ def reader_of(
     """What is to be looked for after this prompt."""
     tail = serving.model.tokenizer.decode(prompt[-_NUM_TAIL_TOKENS:], skip_special=False)
     return Reader(serving=serving, tools=tools, max_calls=max_calls, is_thinking=is_thinking(tail))
+
+
+def plain_parser() -> AnswerParser:
+    """A parser for what must have a form: all of it is said to the user."""
+    return AnswerParser(CallStyle(name="none", openers=()))
 
 
 async def parted(

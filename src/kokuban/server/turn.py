@@ -9,18 +9,21 @@ the form that templates know, and shows the deltas in a shape of its own.
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.openai_models import ChatRequest
+from kokuban.server.output_format import OutputForm, naming, output_form
 from kokuban.server.pins import chat_pins
-from kokuban.server.reading import parted, reader_of
+from kokuban.server.reading import parted, plain_parser, reader_of
 from kokuban.server.record import Record
 from kokuban.server.serving import Serving, sampling_params
 from kokuban.server.sessions import session_of
 from kokuban.server.tool_pause import pausing
+from kokuban.server.work import off_loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,8 @@ async def begin_turn(
         UnknownModel: another model is asked for.
     """
     serving.check_model(body.model)
-    params = _params(serving, body)
+    form = await off_loop(partial(output_form, body), num_bytes)
+    params = _params(serving, body, form)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, api, params)
     if body.tool_choice == "none":
@@ -73,20 +77,24 @@ async def begin_turn(
         pins=pins,
         shown=serving.shown_ids,
     )
+    if form is not None:
+        deltas = naming(deltas, form)
     tools = {tool.function.name for tool in body.tools or ()}
     max_calls = 1 if body.parallel_tool_calls is False else None
-    deltas = parted(deltas, reader_of(serving, prompt, tools, max_calls).parser)
+    reader = reader_of(serving, prompt, tools, max_calls)
+    deltas = parted(deltas, reader.parser if form is None else plain_parser)
     if session and tools:
         tenant = request.state.tenant
         deltas = pausing(deltas, serving.model.client, n=params.n, tenant=tenant, session=session)
     return Turn(deltas=deltas, record=record, params=params)
 
 
-def _params(serving: Serving, body: ChatRequest) -> SamplingParams:
+def _params(serving: Serving, body: ChatRequest, form: OutputForm | None) -> SamplingParams:
     limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
     return sampling_params(
         body,
         serving.info.vocab_size,
         max_tokens=min(limits, default=None),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        form=form,
     )
