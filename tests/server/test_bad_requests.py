@@ -118,10 +118,10 @@ async def test_a_bias_that_is_no_number_in_range_is_refused(value: bytes) -> Non
         ({"logit_bias": {"²": 1}}, "logit_bias"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
         ({"grammar": "root ::= x"}, "grammar"),
-        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"guided_json": "{"}, "guided_json"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
     ],
 )

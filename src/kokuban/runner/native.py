@@ -70,6 +70,7 @@ class NativeExecutor:
     """
 
     depth = 0
+    _result: StepResult | None = None
 
     def __init__(
         self,
@@ -111,7 +112,6 @@ class NativeExecutor:
         vocab = valid_vocab or program.vocab_size
         self._sampler = Sampler(valid_vocab=vocab, pool=pool, isa_cap=isa_cap)
         self._logits = empty_logits(0, self._vocab_size)
-        self._result: StepResult | None = None
 
     def submit(self, plan: StepPlan) -> None:
         """Compute the step."""

@@ -10,7 +10,7 @@ The matching itself is llguidance's. What is added here: end tokens that `min_to
 """
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -105,8 +105,32 @@ class _Wrapper:
         self.special_token_ids = special
         self._vocabulary = vocabulary
 
+        self._by_bytes: dict[bytes, int] = {}
+        self._longest = 0
+
     def __call__(self, text: str) -> list[int]:
-        return self._vocabulary.encode(text, add_bos=False, parse_special=False)
+        """The tokens of a text that must follow: of all ways to say it this one is taken."""
+        wanted = text.encode()
+        ids = self._vocabulary.encode(text, add_bos=False, parse_special=False)
+        known = all(token_id < len(self.tokens) for token_id in ids)
+        if known and b"".join(self.tokens[token_id] for token_id in ids) == wanted:
+            return ids
+        # A space in front that is not its own, or a token that the model has no row for.
+        return list(self._longest_first(wanted))
+
+    def _longest_first(self, data: bytes) -> Iterator[int]:
+        if not self._by_bytes:
+            special = set(self.special_token_ids)
+            pairs = ((each, i) for i, each in enumerate(self.tokens) if each and i not in special)
+            self._by_bytes = dict(pairs)
+            self._longest = max(map(len, self._by_bytes), default=0)
+        while data:
+            lengths = range(min(self._longest, len(data)), 0, -1)
+            length = next((n for n in lengths if data[:n] in self._by_bytes), 0)
+            if not length:
+                return
+            yield self._by_bytes[data[:length]]
+            data = data[length:]
 
 
 class GrammarCompiler:
@@ -127,22 +151,10 @@ class GrammarCompiler:
         """
         from llguidance import LLMatcher, LLParserLimits
 
-        num_bytes = len(source.encode("utf-8", "replace"))
-        if num_bytes > MAX_SOURCE_BYTES:
-            raise RequestError(
-                f"the grammar has {num_bytes} bytes; the limit is {MAX_SOURCE_BYTES}: make it "
-                f"smaller",
-                param="grammar",
-            )
+        _check_text(source)
         table = self._ready_table()
         limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
-        try:
-            matcher = LLMatcher(table.native, source, log_level=0, limits=limits)
-        except UnicodeError:
-            raise RequestError(
-                "the grammar holds half of a surrogate pair, which is no character",
-                param="grammar",
-            ) from None
+        matcher = LLMatcher(table.native, source, log_level=0, limits=limits)
         if not matcher.is_error():
             matcher.compute_bitmask()  # What it learns here, no copy has to find out again.
         if matcher.is_error():
@@ -254,6 +266,20 @@ class Constraint:
             _take_out(mask, beyond)
         if position < self._stays_until:
             _take_out(mask, self._ends)
+
+
+def _check_text(source: str) -> None:
+    try:
+        num_bytes = len(source.encode())
+    except UnicodeError:
+        raise RequestError(
+            "the grammar holds half of a surrogate pair, which is no character", param="grammar"
+        ) from None
+    if num_bytes > MAX_SOURCE_BYTES:
+        raise RequestError(
+            f"the grammar has {num_bytes} bytes; the limit is {MAX_SOURCE_BYTES}: make it smaller",
+            param="grammar",
+        )
 
 
 def _take_out(mask: Mask, tokens: Mask) -> None:

@@ -153,6 +153,12 @@ class _Preparation:
         for keyword in ("const", "enum"):
             if keyword in made:
                 made[keyword] = _plain(made[keyword])
+                if any(_is_too_long(value) for _, value in _values(made[keyword])):
+                    raise self._error(
+                        f"{path}/{keyword}",
+                        f"the keyword {keyword!r} holds a whole number of more than 63 bits, which "
+                        f"is not supported",
+                    )
                 if not self._escapes and _UNWRITABLE.search(json.dumps(made[keyword])):
                     raise self._error(
                         f"{path}/{keyword}",
@@ -270,6 +276,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     return value
+
+
+def _is_too_long(value: object) -> bool:
+    return isinstance(value, int) and value.bit_length() > 63
 
 
 def _short(value: object) -> str:
