@@ -44,6 +44,7 @@ check: $(DEV_STAMP)
 	$(VENV)/bin/lint-imports
 	$(PY) tools/check_size.py
 	$(PY) tools/check_docs.py
+	$(PY) tools/make_api_reference.py --check
 
 bench: $(STAMP)
 	$(VENV)/bin/kokuban bench latency $(MODEL)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.clients.agents import AGENTS, Agent
+from tests.clients.agent_programs import AGENTS, Agent
 from tests.clients.python_clients import ANSWER, CLIENTS
 from tests.clients.scripted_model import call_text, write_model
 from tests.server.child import Child, serving
@@ -51,7 +51,7 @@ def run(
         try:
             ended = subprocess.run(
                 command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                env=for_child(**(environment or {})), timeout=TIMEOUT_S, check=False,
+                env=for_child(PWD=str(cwd), **(environment or {})), timeout=TIMEOUT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"did not end within {TIMEOUT_S} s"
@@ -104,6 +104,8 @@ def agent_client(agent: Agent, programs: Path, directory: Path) -> str | None:
         return fault
     if ANSWER not in log.read_text(errors="replace"):
         return "did not print the answer"
+    if not agent.tool:
+        return None
     if len(turns) < 2:
         return f"sent {len(turns)} requests: it did not carry out the call"
     # The longest pair: some ask for a title of the conversation in between.

@@ -60,6 +60,7 @@ def test_chunks_change_nothing(dtype: str, model_path: ModelPath, alone: Alone) 
 
 @pytest.mark.parametrize("dtype", FORMATS + PLAIN)
 def test_company_changes_nothing(dtype: str, model_path: ModelPath, alone: Alone) -> None:
+    """Keeps B58 out: docs/bugbank.md."""
     model = NativeModel(model_path("llama", dtype), num_blocks=1024)
 
     for chunk_size in (1, 16, None):

@@ -34,6 +34,7 @@ def blocks(path: Path, num_blocks: int) -> RuntimeConfig:
 
 
 def test_a_pool_too_small_for_all_changes_no_text(tmp_path: Path) -> None:
+    """Keeps B57 out: docs/bugbank.md."""
     path = write_tiny_model(tmp_path, "llama", form="gguf", dtype="q4_k")
     with LLM(path, runtime=blocks(path, 512)) as llm:
         alone = [

@@ -47,6 +47,7 @@ def completion_body(**fields: Any) -> bytes:
 @pytest.mark.parametrize("raw", [b"{", b"[]", b'"x"', b"", b"\xff\xfe{}", b'{"a":1,}', b"[" * 9999])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/tokenize", "/detokenize"])
 async def test_a_body_that_is_no_json_object_is_refused(path: str, raw: bytes) -> None:
+    """Keeps B84 out: docs/bugbank.md."""
     error = await refused(path, raw)
 
     assert "the body" in error["message"]
@@ -65,6 +66,7 @@ NUMBERS = (
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "true", '"1"'])
 @pytest.mark.parametrize("name", NUMBERS)
 async def test_what_is_no_number_is_refused_by_name(name: str, value: str) -> None:
+    """Keeps B12 out: docs/bugbank.md."""
     raw = b'{"model":"m","prompt":"p","%s":%s}' % (name.encode(), value.encode())
 
     error = await refused(COMPLETIONS, raw)
@@ -74,6 +76,7 @@ async def test_what_is_no_number_is_refused_by_name(name: str, value: str) -> No
 
 @pytest.mark.parametrize("value", [b"NaN", b"1e999", b'"x"', b"1000", b"true"])
 async def test_a_bias_that_is_no_number_in_range_is_refused(value: bytes) -> None:
+    """Keeps B12 and B27 out: docs/bugbank.md."""
     raw = b'{"model":"m","prompt":"p","logit_bias":{"97":%s}}' % value
 
     assert (await refused(COMPLETIONS, raw))["param"] == "logit_bias"
@@ -127,6 +130,7 @@ async def test_a_bias_that_is_no_number_in_range_is_refused(value: bytes) -> Non
 )
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 async def test_a_value_out_of_range_is_refused_by_name(path: str, fields: Json, param: str) -> None:
+    """Keeps B27, B28 and B35 out: docs/bugbank.md."""
     raw = chat_body(**fields) if path == CHAT else completion_body(**fields)
 
     error = await refused(path, raw)
@@ -137,6 +141,7 @@ async def test_a_value_out_of_range_is_refused_by_name(path: str, fields: Json, 
 
 @pytest.mark.parametrize("fields", [{"seed": 2**63 - 1}, {"seed": 0}, {"seed": -1}, {"stop": []}])
 async def test_values_at_the_edge_are_taken(fields: Json) -> None:
+    """Keeps B28 out: docs/bugbank.md."""
     async with client(served()) as http:
         response = await http.post(COMPLETIONS, content=completion_body(**fields), headers=JSON)
 
@@ -186,6 +191,7 @@ async def test_values_at_the_edge_are_taken(fields: Json) -> None:
 async def test_a_chat_that_cannot_be_served_is_refused_by_name(
     fields: Json, param: str, stream: bool
 ) -> None:
+    """Keeps B22 and B86 out: docs/bugbank.md."""
     error = await refused(CHAT, chat_body(**fields, stream=stream))
 
     assert error["param"] == param
@@ -199,6 +205,7 @@ async def test_a_chat_that_cannot_be_served_is_refused_by_name(
     ],
 )  # fmt: skip
 async def test_a_prompt_that_holds_nothing_or_unknown_ids_is_refused(prompt: Any) -> None:
+    """Keeps B26 and B36 out: docs/bugbank.md."""
     error = await refused(COMPLETIONS, completion_body(prompt=prompt))
 
     assert error["param"] == "prompt"
@@ -226,6 +233,7 @@ async def test_a_completion_that_cannot_be_served_is_refused_by_name(
 
 @pytest.mark.parametrize("tokens", [[512], [-1], [2**40], [1.5], [True], "x", None])
 async def test_only_ids_of_the_model_can_be_read_back(tokens: Any) -> None:
+    """Keeps B26 out: docs/bugbank.md."""
     raw = json.dumps({"tokens": tokens}).encode()
 
     error = await refused("/detokenize", raw)
@@ -247,10 +255,12 @@ async def test_only_ids_of_the_model_can_be_read_back(tokens: Any) -> None:
     ],
 )  # fmt: skip
 async def test_half_an_emoji_is_refused_wherever_it_stands(path: str, raw: bytes) -> None:
+    """Keeps B24 out: docs/bugbank.md."""
     await refused(path, raw)
 
 
 async def test_a_whole_escaped_emoji_is_text() -> None:
+    """Keeps B24 out: docs/bugbank.md."""
     model = served()
     async with client(model) as http:
         raw = rb'{"model":"m","prompt":"\ud83d\ude00"}'
@@ -268,6 +278,7 @@ PICKY = (
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_the_template_refuses_is_the_clients_fault(stream: bool) -> None:
+    """Keeps B23 out: docs/bugbank.md."""
     messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
     async with client(served(template=PICKY)) as http:
         raw = chat_body(messages=messages, stream=stream)
@@ -290,6 +301,7 @@ async def test_arguments_of_an_earlier_call_must_be_json() -> None:
 
 
 async def test_no_model_and_another_model_are_told_apart() -> None:
+    """Keeps B84 out: docs/bugbank.md."""
     missing = await refused(CHAT, json.dumps({"messages": MESSAGES}).encode())
     unknown = await refused(CHAT, chat_body(model="nope"), status=404)
 
@@ -300,12 +312,15 @@ async def test_no_model_and_another_model_are_told_apart() -> None:
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 async def test_only_json_is_taken(kind: str) -> None:
+    """Keeps B84 out: docs/bugbank.md."""
     error = await refused(CHAT, chat_body(), status=415, **{"content-type": kind})
 
     assert "Content-Type: application/json" in error["message"]
 
 
 async def test_a_body_over_the_limit_is_refused_whether_announced_or_not() -> None:
+    """Keeps B84 out: docs/bugbank.md."""
+
     async def pieces() -> Any:
         for _ in range(30):
             yield b"x" * 100
@@ -323,6 +338,7 @@ async def test_a_body_over_the_limit_is_refused_whether_announced_or_not() -> No
 
 
 async def test_unknown_paths_and_methods_have_the_envelope() -> None:
+    """Keeps B84 out: docs/bugbank.md."""
     async with client(served()) as http:
         unknown = await http.get("/v2/nothing")
         slash = await http.post(CHAT + "/", json={})
@@ -354,6 +370,7 @@ async def test_a_fault_of_ours_is_a_500_without_its_text(
 
 
 async def test_of_a_field_that_is_given_twice_the_last_counts() -> None:
+    """Keeps B84 out: docs/bugbank.md."""
     model = served()
     async with client(model) as http:
         raw = b'{"model":"m","prompt":"p","max_tokens":5,"max_tokens":2}'

@@ -27,6 +27,7 @@ def texts(events: list[Json], index: int = 0) -> str:
 
 
 async def test_an_answer_has_every_field_that_openai_requires() -> None:
+    """Keeps B33 out: docs/bugbank.md."""
     response = await chat(served(pieces=PIECES, engine=FakeEngine(CHAIN, usage=COSTS)))
 
     assert response.status_code == 200
@@ -67,6 +68,7 @@ async def test_an_answer_has_every_field_that_openai_requires() -> None:
 
 
 async def test_a_stream_begins_with_the_role_and_ends_with_an_empty_delta() -> None:
+    """Keeps B85 out: docs/bugbank.md."""
     events = events_of(await chat(served(CHAIN, pieces=PIECES), stream=True))
 
     assert [event["choices"][0]["delta"] for event in events] == [
@@ -82,6 +84,7 @@ async def test_a_stream_begins_with_the_role_and_ends_with_an_empty_delta() -> N
 
 
 async def test_an_empty_answer_still_has_role_and_end() -> None:
+    """Keeps B85 out: docs/bugbank.md."""
     events = events_of(await chat(served({P: EOT}), stream=True))
 
     deltas = [event["choices"][0]["delta"] for event in events]
@@ -90,6 +93,7 @@ async def test_an_empty_answer_still_has_role_and_end() -> None:
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}])
 async def test_usage_is_not_sent_unasked(options: Json | None) -> None:
+    """Keeps B32 out: docs/bugbank.md."""
     events = events_of(
         await chat(served(CHAIN, pieces=PIECES), stream=True, stream_options=options)
     )
@@ -99,6 +103,7 @@ async def test_usage_is_not_sent_unasked(options: Json | None) -> None:
 
 
 async def test_usage_comes_once_at_the_end_when_asked_for() -> None:
+    """Keeps B32 out: docs/bugbank.md."""
     model = served(pieces=PIECES, engine=FakeEngine(CHAIN, usage=COSTS))
     whole = (await chat(model)).json()
 
@@ -121,6 +126,7 @@ async def test_usage_can_come_with_every_event() -> None:
 
 
 async def test_options_of_a_stream_without_a_stream_are_refused() -> None:
+    """Keeps B32 out: docs/bugbank.md."""
     response = await chat(served(CHAIN), stream_options={"include_usage": True})
 
     assert response.status_code == 400
@@ -128,6 +134,7 @@ async def test_options_of_a_stream_without_a_stream_are_refused() -> None:
 
 
 async def test_each_choice_has_its_own_text_and_end() -> None:
+    """Keeps B30 out: docs/bugbank.md."""
     chain: dict[int, Any] = {P: [A, B], A: EOT, B: C, C: EOT}
     model = served(pieces=PIECES, engine=FakeEngine(chain, usage=COSTS))
     whole = (await chat(model, n=3, seed=1)).json()
@@ -155,6 +162,7 @@ async def test_each_choice_has_its_own_text_and_end() -> None:
 
 
 async def test_the_same_seed_gives_the_same_texts() -> None:
+    """Keeps B29 out: docs/bugbank.md."""
     model = served({P: [A, B], A: EOT, B: EOT}, pieces=PIECES)
 
     first = (await chat(model, n=8, seed=7)).json()["choices"]
@@ -171,6 +179,7 @@ EMOJI = {P: 0xF0, 0xF0: 0x9F, 0x9F: 0x98, 0x98: 0x80, 0x80: EOT}
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_logprobs_hold_the_bytes_of_half_characters(stream: bool) -> None:
+    """Keeps B14 out: docs/bugbank.md."""
     response = await chat(served(EMOJI), logprobs=True, top_logprobs=2, stream=stream)
 
     if stream:
@@ -193,6 +202,7 @@ async def test_logprobs_hold_the_bytes_of_half_characters(stream: bool) -> None:
 
 @pytest.mark.parametrize(("asked", "length"), [(None, 0), (0, 0), (2, 2), (20, 20)])
 async def test_as_many_alternatives_come_as_were_asked_for(asked: int | None, length: int) -> None:
+    """Keeps B86 out: docs/bugbank.md."""
     response = await chat(served(CHAIN, pieces=PIECES), logprobs=True, top_logprobs=asked)
 
     items = response.json()["choices"][0]["logprobs"]["content"]
@@ -200,6 +210,7 @@ async def test_as_many_alternatives_come_as_were_asked_for(asked: int | None, le
 
 
 async def test_text_with_line_ends_stays_on_its_line() -> None:
+    """Keeps B85 out: docs/bugbank.md."""
     chain = {P: A, A: B, B: ord('"'), ord('"'): EOT}
     model = served(chain, pieces=("a\nb\r", "\u2028\u0085\u2029"))
 
@@ -209,6 +220,7 @@ async def test_text_with_line_ends_stays_on_its_line() -> None:
 
 
 async def test_nul_is_a_character_like_any_other() -> None:
+    """Keeps B105 out: docs/bugbank.md."""
     model = served({P: 0, 0: EOT})
 
     response = await chat(model, "A\0B")
@@ -232,6 +244,7 @@ async def test_nul_is_a_character_like_any_other() -> None:
     ],
 )
 async def test_the_smaller_limit_counts(fields: Json, limit: int | None) -> None:
+    """Keeps B35 out: docs/bugbank.md."""
     model = served(CHAIN, pieces=PIECES)
 
     response = await chat(model, **fields)
@@ -287,6 +300,7 @@ async def test_cached_tokens_are_reported() -> None:
 
 
 async def test_a_long_prompt_is_tokenised_off_the_loop_with_the_same_ids() -> None:
+    """Keeps B89 out: docs/bugbank.md."""
     model = served(CHAIN, pieces=PIECES, engine=FakeEngine(CHAIN, max_context_tokens=10**6))
     content = "p" * 20_000
 

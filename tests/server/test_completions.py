@@ -87,6 +87,7 @@ async def test_choices_are_numbered_prompt_by_prompt() -> None:
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 5])
 async def test_exactly_as_many_tokens_come_as_were_asked_for(max_tokens: int) -> None:
+    """Keeps B34 out: docs/bugbank.md."""
     body = (await complete(served(), max_tokens=max_tokens)).json()
 
     assert body["choices"][0]["text"] == "p" * max_tokens
@@ -95,6 +96,7 @@ async def test_exactly_as_many_tokens_come_as_were_asked_for(max_tokens: int) ->
 
 
 async def test_echo_without_new_tokens_needs_no_engine() -> None:
+    """Keeps B35 out: docs/bugbank.md."""
     model = served()
 
     body = (await complete(model, "ab", echo=True, max_tokens=0)).json()
@@ -150,6 +152,7 @@ async def test_echo_comes_before_the_new_text_once(stream: bool) -> None:
 
 
 async def test_the_chosen_token_is_always_listed() -> None:
+    """Keeps B86 out: docs/bugbank.md."""
     body = (await complete(served(CHAIN, pieces=PIECES), logprobs=2, max_tokens=1)).json()
 
     [top] = body["choices"][0]["logprobs"]["top_logprobs"]
@@ -157,6 +160,7 @@ async def test_the_chosen_token_is_always_listed() -> None:
 
 
 async def test_half_a_character_is_named_by_its_bytes() -> None:
+    """Keeps B14 out: docs/bugbank.md."""
     chain = {P: 0xF0, 0xF0: 0x9F, 0x9F: 0x98, 0x98: 0x80, 0x80: ord("a"), ord("a"): EOT}
 
     body = (await complete(served(chain), logprobs=0)).json()
@@ -168,12 +172,14 @@ async def test_half_a_character_is_named_by_its_bytes() -> None:
 
 
 async def test_a_model_with_a_first_token_can_go_on_from_nothing() -> None:
+    """Keeps B36 out: docs/bugbank.md."""
     body = (await complete(served({BOS: EOT}, add_bos=True), "")).json()
 
     assert body["usage"]["prompt_tokens"] == 1
 
 
 async def test_a_first_token_that_is_written_out_is_not_doubled() -> None:
+    """Keeps B16 out: docs/bugbank.md."""
     model = served({}, add_bos=True)
 
     await complete(model, "<|bos|>hi")
@@ -192,6 +198,7 @@ LIMIT = 64
 async def test_the_context_ends_where_it_is_said_to(
     prompt_tokens: int, max_tokens: int, status: int, new_tokens: int
 ) -> None:
+    """Keeps B39 out: docs/bugbank.md."""
     model = served(engine=FakeEngine(max_context_tokens=LIMIT))
 
     response = await complete(model, [P] * prompt_tokens, max_tokens=max_tokens)
@@ -226,6 +233,7 @@ async def test_too_many_prompts_are_refused_before_any_runs() -> None:
 
 
 async def test_ids_of_padding_rows_are_taken() -> None:
+    """Keeps B26 out: docs/bugbank.md."""
     async with client(served({511: EOT})) as http:
         response = await http.post("/v1/completions", json={"model": "m", "prompt": [511]})
 

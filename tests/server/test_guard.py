@@ -55,6 +55,7 @@ def test_every_route_says_what_right_it_wants() -> None:
 
 
 async def test_the_engine_sees_nothing_of_a_request_without_a_key() -> None:
+    """Keeps B94 out: docs/bugbank.md."""
     model = served()
     async with client(model, api_keys=(KEY,)) as http:
         refused = await http.post("/v1/completions", json=BODY)
@@ -246,6 +247,7 @@ async def test_a_preflight_needs_no_key_and_a_refusal_can_be_read() -> None:
 
 
 async def test_all_origins_never_come_with_credentials() -> None:
+    """Keeps B95 out: docs/bugbank.md."""
     async with client(served(), cors_origins=("*",)) as http:
         preflight = await http.options("/v1/chat/completions", headers=PREFLIGHT)
 

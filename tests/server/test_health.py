@@ -24,6 +24,7 @@ async def test_a_server_that_can_answer_is_alive_and_ready() -> None:
 
 
 async def test_a_dead_engine_is_neither_alive_nor_ready() -> None:
+    """Keeps B90 out: docs/bugbank.md."""
     model = served()
     model.client.die()
 
@@ -31,6 +32,7 @@ async def test_a_dead_engine_is_neither_alive_nor_ready() -> None:
 
 
 async def test_a_full_queue_is_alive_but_not_ready() -> None:
+    """Keeps B90 out: docs/bugbank.md."""
     model = served(engine=FakeEngine(seats=1, max_waiting=1))
     model.client.pause()
     app = make_app(model, max_waiting_requests=1)
@@ -72,6 +74,7 @@ def numbers(text: str) -> dict[str, float]:
 
 
 async def test_requests_are_counted_once_however_they_end() -> None:
+    """Keeps B92 out: docs/bugbank.md."""
     model = served({P: A, A: EOT, ord("f"): FAILS}, pieces=("hi",))
     app = make_app(model)
     async with client_of(app) as http:

@@ -22,6 +22,7 @@ USER = {"role": "user", "content": "p"}
 async def test_many_short_prompts_are_read_in_a_worker_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Keeps B89 out: docs/bugbank.md."""
     model = served()
     encode = model.tokenizer.encode
     threads = set()
@@ -157,6 +158,7 @@ async def test_a_longer_context_may_be_filled_by_one_prompt(
 
 
 async def test_one_prompt_is_handed_over_in_each_turn_of_the_loop() -> None:
+    """Keeps B89 out: docs/bugbank.md."""
     turn, begun = 0, []
 
     async def count_turns() -> None:

@@ -24,6 +24,7 @@ def setting(model: Served, **settings: object) -> Starlette:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_frees_its_request_at_once(stream: bool) -> None:
+    """Keeps B41 out: docs/bugbank.md."""
     model = served()
     call = Call(setting(model), CHAT, body(stream=stream, n=3))
     await model.client.until(running=3)
@@ -39,6 +40,7 @@ async def test_a_client_that_leaves_frees_its_request_at_once(stream: bool) -> N
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_the_queue_is_never_computed(stream: bool) -> None:
+    """Keeps B42 out: docs/bugbank.md."""
     model = served({P: EOT}, engine=FakeEngine({P: EOT}, seats=1))
     model.client.pause()
     app = setting(model)
@@ -143,6 +145,7 @@ async def test_a_stream_that_waits_long_is_opened_and_kept_open() -> None:
 
 
 async def test_draining_lets_streams_end_and_takes_nothing_new() -> None:
+    """Keeps B91 out: docs/bugbank.md."""
     model = served({P: A, A: B, B: EOT}, pieces=("one", "two"))
     app = setting(model)
     drain = app.state.serving.drain
@@ -198,6 +201,7 @@ async def test_a_task_that_is_cancelled_from_outside_stays_cancelled() -> None:
 
 
 async def test_requests_of_one_client_id_do_not_share_anything() -> None:
+    """Keeps B44 out: docs/bugbank.md."""
     model = served({P: A, A: EOT}, pieces=("one",))
     app = setting(model)
     calls = [Call(app, CHAT, body(stream=True), **{"x-request-id": "same"}) for _ in range(2)]

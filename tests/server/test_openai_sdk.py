@@ -88,6 +88,7 @@ async def test_errors_are_of_the_clients_own_classes(sdk: AsyncOpenAI) -> None:
 
 
 async def test_an_error_in_mid_stream_reaches_the_caller() -> None:
+    """Keeps B83 out: docs/bugbank.md."""
     model = served(pieces=PIECES, engine=FakeEngine({10: 262, 262: -1}))
     with live(model) as url:
         async with AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:

@@ -72,7 +72,8 @@ async def test_a_mark_on_a_tool_pins_all_tools_and_one_on_a_call_its_message() -
 
     said = '[{"type": "function", "function": {"name": "f"}}, '
     said += '{"type": "function", "function": {"name": "g"}}]<|im_start|>user\n'
-    turns = said + "q<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"
+    turns = said + "q<|im_end|>\n<|im_start|>assistant\nc\n<tool_call>\n"
+    turns += '{"name": "f", "arguments": {}}\n</tool_call><|im_end|>\n'
     assert found == [(said, 3600.0), (turns, 300.0)]
 
 

@@ -62,6 +62,7 @@ class Reader:
 
 
 async def test_sigterm_lets_streams_end_refuses_new_ones_and_exits_with_0() -> None:
+    """Keeps B91 out: docs/bugbank.md."""
     async with process(drain_s=20) as (child, url), httpx.AsyncClient(base_url=url) as http:
         readers = [Reader(http, 50) for _ in range(2)]
         for reader in readers:
@@ -103,6 +104,7 @@ async def test_streams_that_get_no_time_are_told_so(drain_s: float, signals: int
 
 
 async def test_a_process_whose_engine_died_exits_with_1() -> None:
+    """Keeps B90 out: docs/bugbank.md."""
     script = (
         "import sys\n"
         "from tests.server.fakes import served\n"
@@ -129,6 +131,7 @@ def test_an_address_that_is_taken_is_told_before_a_model_is_loaded() -> None:
 
 
 async def test_a_header_that_is_too_long_is_refused_and_the_server_lives() -> None:
+    """Keeps B44 out: docs/bugbank.md."""
     with live(served()) as url:
         async with httpx.AsyncClient(base_url=url) as http:
             refused = await http.get("/health", headers={"x-request-id": "x" * 100_000})
@@ -139,6 +142,7 @@ async def test_a_header_that_is_too_long_is_refused_and_the_server_lives() -> No
 
 
 async def test_a_client_that_closes_its_socket_frees_its_request() -> None:
+    """Keeps B41 out: docs/bugbank.md."""
     model = served()
     model.client.pause()  # Else the whole answer may be there before anybody looks.
     with live(model) as url:
@@ -159,6 +163,7 @@ async def test_a_client_that_closes_its_socket_frees_its_request() -> None:
 async def test_health_answers_while_a_long_prompt_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Keeps B89 out: docs/bugbank.md."""
     model = served()
     reading = threading.Event()
     encode = model.tokenizer.encode

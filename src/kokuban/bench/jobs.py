@@ -188,18 +188,28 @@ def _cycle(
 
 def _prompts(path: Path) -> Iterator[tuple[Prompt, int | None]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--prompts {path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
+    if path.suffix != ".jsonl":
+        yield from ((line, None) for line in text.splitlines() if line.strip())
+        return
+    # Not `splitlines`: U+2028 may stand in a JSON text and ends no line.
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            yield _row(line, f"{path}:{number}") if path.suffix == ".jsonl" else (line, None)
+            yield _row(line, f"{path}:{number}")
 
 
 def _row(line: str, place: str) -> tuple[Prompt, int | None]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{place} holds half of a surrogate pair, which is no character; write the whole pair "
+            f"or U+FFFD"
+        ) from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place} is no JSON: {error}") from error
     prompt = row.get("messages", row.get("prompt")) if isinstance(row, dict) else None
     if not isinstance(prompt, str | list) or not prompt:

@@ -14,6 +14,7 @@ from kokuban import __version__
 from kokuban.cli.bench import bench
 from kokuban.cli.cache import cache
 from kokuban.cli.models import inspect, models, pull
+from kokuban.cli.run_batch import run_batch
 from kokuban.cli.serve import serve
 from kokuban.cli.simulate import simulate
 from kokuban.cli.talk import chat, run
@@ -43,7 +44,7 @@ def kokuban(
     """An LLM inference engine and server that shows its work."""
 
 
-for command in (serve, run, chat, pull, inspect, models, simulate):
+for command in (serve, run, chat, run_batch, pull, inspect, models, simulate):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")

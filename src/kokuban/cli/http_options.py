@@ -40,7 +40,24 @@ class HttpOptions:
         str | None, typer.Option(help="Certificates in PEM: speak TLS. With --ssl-keyfile.")
     ] = None
     ssl_keyfile: Annotated[str | None, typer.Option(help="The certificate's key in PEM.")] = None
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse fields of a body that nobody here knows.")
+    ] = False
     max_body_size: Annotated[str, typer.Option(help="Largest request body.")] = "32MiB"
+    response_store: Annotated[
+        str, typer.Option(help="Room for responses that clients may come back to; 0: none.")
+    ] = "64MiB"
+    response_ttl: Annotated[
+        float, typer.Option(help="Seconds that a response is kept which nobody asks for.")
+    ] = 86_400.0
+    keep_billing_line: Annotated[
+        bool,
+        typer.Option(
+            "--keep-billing-line",
+            help="Leave Claude Code's changing billing line in its prompts: nothing behind it is "
+            "ever found in the cache.",
+        ),
+    ] = False
     max_connections: Annotated[int, typer.Option(help="Open connections at most.")] = 4096
     requests_per_minute: Annotated[
         float, typer.Option(help="Requests of each key in a minute; 0: no limit.")
@@ -72,6 +89,8 @@ _SAME = (
     "ssl_certfile",
     "ssl_keyfile",
     "no_auth",
+    "strict",
+    "keep_billing_line",
     "api_key_file",
     "tool_parser",
     "reasoning_parser",
@@ -98,7 +117,10 @@ def server_settings(given: Mapping[str, Any]) -> "ServerSettings":
         admin_keys=tuple(given["admin_key"] or ()),
         allowed_hosts=tuple(given["allowed_host"] or ()),
         cors_origins=tuple(given["cors_origin"] or ()),
+        model_aliases=tuple(given["served_model_name"] or ())[1:],
         max_body_bytes=parse_bytes(given["max_body_size"]),
+        response_store_bytes=parse_bytes(given["response_store"]),
+        response_ttl_s=given["response_ttl"],
         request_timeout_s=given["request_timeout"],
         header_timeout_s=given["header_timeout"],
         slow_client_s=given["slow_client_timeout"],

@@ -197,6 +197,11 @@ class EngineOptions:
         )
 
 
+def first(values: list[str] | None) -> str | None:
+    """Of an option that may be repeated the one that was given first."""
+    return values[0] if values else None
+
+
 def _read(path: Path) -> str:
     """A text file, without the line end that editors put there."""
     try:

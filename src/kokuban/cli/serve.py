@@ -27,7 +27,8 @@ MaxWaitingRequests = Annotated[
     int, typer.Option(help="Length of the queue; beyond it requests get 429.")
 ]
 ServedModelName = Annotated[
-    str | None, typer.Option(help="The API's name of the model. Default: MODEL as given.")
+    list[str] | None,
+    typer.Option(help="The API's name of the model, MODEL by default; may be repeated."),
 ]
 ToolParser = Annotated[
     str,
@@ -82,7 +83,7 @@ def serve(
 
 def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
     return EngineOptions(
-        served_name=given["served_model_name"],
+        served_name=options.first(given["served_model_name"]),
         **{name: given[name] for name in EngineOptions.__slots__ if name in given},
     )
 

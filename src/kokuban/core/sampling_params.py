@@ -1,15 +1,14 @@
 """How the next token of one request is chosen, as its client asked for it."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kokuban.core.errors import RequestError
+from kokuban.core.parameters import BIAS_RANGE, RANGES
 
-MAX_LOGPROBS = 20
 MAX_STOPS = 16
-MAX_CHOICES = 128
-SEED_BITS = 63
+
+_OPTIONAL = frozenset({"seed", "max_tokens", "logprobs", "prompt_logprobs"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,46 +81,26 @@ class SamplingParams:
             raise RequestError("; ".join(text for _, text in problems), param=name)
 
     def _problems(self) -> Iterator[tuple[str, str]]:
-        for name, low, high in (
-            ("temperature", 0.0, 2.0),
-            ("min_p", 0.0, 1.0),
-            ("presence_penalty", -2.0, 2.0),
-            ("frequency_penalty", -2.0, 2.0),
-        ):
+        for name, limits in RANGES.items():
             value = getattr(self, name)
-            if not (math.isfinite(value) and low <= value <= high):
-                yield name, f"{name}={value} is not between {low:g} and {high:g}"
-        if not (math.isfinite(self.top_p) and 0 < self.top_p <= 1):
-            yield "top_p", f"top_p={self.top_p} is not above 0 and at most 1"
-        if not (math.isfinite(self.repetition_penalty) and 0 < self.repetition_penalty <= 10):
-            value = self.repetition_penalty
-            yield "repetition_penalty", f"repetition_penalty={value} is not above 0 and at most 10"
-        for token, bias in self.logit_bias.items():
-            if not (math.isfinite(bias) and -100 <= bias <= 100):
-                yield "logit_bias", f"logit_bias of token {token} is {bias}, not within -100 to 100"
-        yield from self._integer_problems()
+            if value is None and name in _OPTIONAL:
+                continue
+            if problem := limits.problem(name, value):
+                yield name, problem
+        yield from self._token_problems()
+        yield from self._length_problems()
         yield from self._stop_problems()
 
-    def _integer_problems(self) -> Iterator[tuple[str, str]]:
-        limits = (
-            ("top_k", -1, 2**31 - 1),
-            ("n", 1, MAX_CHOICES),
-            ("min_tokens", 0, 2**62),
-            ("seed", -(2**SEED_BITS), 2**SEED_BITS - 1),
-            ("max_tokens", 0, 2**62),
-            ("logprobs", 0, MAX_LOGPROBS),
-            ("prompt_logprobs", 0, MAX_LOGPROBS),
-        )
-        for name, low, high in limits:
-            value = getattr(self, name)
-            if value is not None and not _is_integer(value):
-                yield name, f"{name}={value!r} is not a whole number"
-            elif value is not None and not low <= value <= high:
-                yield name, f"{name}={value} is not between {low} and {high}"
+    def _token_problems(self) -> Iterator[tuple[str, str]]:
+        for token, bias in self.logit_bias.items():
+            if BIAS_RANGE.problem("bias", bias):
+                yield "logit_bias", f"logit_bias of token {token} is {bias}, not within -100 to 100"
         for name in ("logit_bias", "stop_token_ids"):
             for token in getattr(self, name):
                 if not _is_integer(token):
                     yield name, f"{name} names {token!r}, which is no token id"
+
+    def _length_problems(self) -> Iterator[tuple[str, str]]:
         if self.max_tokens == 0 and self.prompt_logprobs is None:
             yield "max_tokens", "max_tokens=0 asks for no token; use 1 or more, or echo the prompt"
         if (

@@ -18,8 +18,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kokuban.core.errors import PromptTooLong, RequestError, StepFailed
+from kokuban.core.parameters import MAX_LOGPROBS
 from kokuban.core.request import FinishReason, Request, RequestId
-from kokuban.core.sampling_params import MAX_LOGPROBS, SamplingParams
+from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import TokenLogprob
 from kokuban.engine.client import EngineClient
 

@@ -13,8 +13,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from kokuban.core.errors import RequestError
+from kokuban.core.parameters import SEED_BITS
 from kokuban.core.request import FinishReason, Pin, Request, RequestId
-from kokuban.core.sampling_params import SEED_BITS, SamplingParams
+from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import SampledToken, TokenEvent, Usage
 from kokuban.engine.client import EngineClient, submitted
 from kokuban.sampling.state import check_vocabulary

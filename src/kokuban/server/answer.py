@@ -23,6 +23,9 @@ from kokuban.server.serving import Serving
 
 _log = logging.getLogger(__name__)
 
+COMMENT = b": still working\n\n"
+"""Keeps a stream open; no client sees it."""
+
 
 class WholeForm(Protocol):
     """How deltas become one body."""
@@ -127,7 +130,8 @@ class EventStream(Answer):
 
     Args:
         commit_after_s: how long the headers wait.
-        ping_s: time without an event after which a comment is sent.
+        ping_s: time without an event after which something is sent.
+        keep_alive: what that is: a comment, or an event without news.
     """
 
     media_type = "text/event-stream"
@@ -141,6 +145,7 @@ class EventStream(Answer):
         *,
         commit_after_s: float,
         ping_s: float,
+        keep_alive: bytes = COMMENT,
     ) -> None:
         super().__init__(deltas, form, record, drain)
         self._events = form
@@ -149,6 +154,7 @@ class EventStream(Answer):
         del self.headers["content-length"]
         self._commit_after_s = commit_after_s
         self._ping_s = ping_s
+        self._keep_alive = keep_alive
         self._sending = asyncio.Lock()
         self._silent = True
 
@@ -191,7 +197,7 @@ class EventStream(Answer):
             self._silent = True
             await asyncio.sleep(self._ping_s)
             if self._silent:
-                await self._send(b": still working\n\n", send)
+                await self._send(self._keep_alive, send)
 
     async def _fail(self, error: Exception, send: Send) -> None:
         if not self._started:
@@ -208,6 +214,7 @@ def respond(
     record: Record,
     *,
     stream: bool,
+    keep_alive: bytes = COMMENT,
 ) -> Response:
     """The response of a route that generates; nothing runs before it is sent."""
     if not stream:
@@ -219,6 +226,7 @@ def respond(
         serving.drain,
         commit_after_s=serving.settings.commit_after_s,
         ping_s=serving.settings.ping_s,
+        keep_alive=keep_alive,
     )
 
 

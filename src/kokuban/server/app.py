@@ -33,6 +33,8 @@ from kokuban.server import (
 from kokuban.server.envelopes import error_response
 from kokuban.server.errors import failure
 from kokuban.server.guard import Guard
+from kokuban.server.messages import routes as messages
+from kokuban.server.responses import routes as responses
 from kokuban.server.routes import Router, public_paths
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import new_serving
@@ -41,6 +43,8 @@ from kokuban.server.settings import ServedModel, ServerSettings
 MODULES = (
     chat,
     completions,
+    responses,
+    messages,
     embeddings,
     models,
     tokenize,
@@ -97,6 +101,7 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.state.serving = serving
+    app.state.responses = responses.new_kept(serving)
     return app
 
 

@@ -1,20 +1,29 @@
 """Reads the body of a request: JSON only, within a size and a time."""
 
 import asyncio
+import re
+from collections.abc import Sequence
 from typing import TypeVar
 
-from pydantic import BaseModel
 from starlette.requests import Request
 
+from kokuban.core.errors import RequestError
+from kokuban.server.cache_models import Strict
 from kokuban.server.errors import HttpError
 from kokuban.server.openai_models import parse
+from kokuban.server.parameters import known_names, unknown_fields
 from kokuban.server.settings import ServerSettings
 from kokuban.server.work import INLINE_JSON_BYTES, check_values, off_loop
 
-Body = TypeVar("Body", bound=BaseModel)
+Body = TypeVar("Body", bound=Strict)
 
 MAX_DISCARDED_BYTES = 64 * 2**20
 """Of a body that is too large: read and dropped, so that the client can read why, up to here."""
+
+MAX_NAMED = 8
+"""Unknown fields that a header names."""
+
+_PLAIN = re.compile(r"[\w.\-]{1,64}", re.ASCII)
 
 
 async def read_json(request: Request, settings: ServerSettings) -> bytes:
@@ -58,6 +67,35 @@ async def parse_body(model: type[Body], raw: bytes) -> Body:
         return parse(model, raw)
 
     return await off_loop(work, len(raw), INLINE_JSON_BYTES)
+
+
+def check_unknown(request: Request, settings: ServerSettings, body: Strict) -> None:
+    """Name the fields that nobody here knows in a header of the answer, `x-kokuban-warning`.
+
+    Raises:
+        RequestError: there is one, and the operator wants them refused.
+    """
+    names = list(unknown_fields(body, body.apis))
+    if not names:
+        return
+    if settings.strict:
+        raise _unknown(names[0], [*type(body).model_fields, *known_names(body.apis)])
+    shown = [name if _PLAIN.fullmatch(name) else "?" for name in names[:MAX_NAMED]]
+    if len(names) > MAX_NAMED:
+        shown.append(f"and {len(names) - MAX_NAMED} more")
+    request.state.warning = "unknown fields: " + ", ".join(shown)
+
+
+def _unknown(name: str, known: Sequence[str]) -> RequestError:
+    from difflib import get_close_matches  # Slow to import, and rarely asked for.
+
+    shown = name[:64]
+    close = get_close_matches(shown, known, n=1)
+    guess = f"did you mean {close[0]!r}?" if close else "leave it out"
+    param = shown if _PLAIN.fullmatch(shown) else None
+    return RequestError(
+        f"the field {shown!r} is not known; {guess}", param=param, code="unknown_field"
+    )
 
 
 async def _read(request: Request, limit: int) -> bytes:

@@ -4,12 +4,12 @@ They are never shown to the chat template: a mark that moves on from request to 
 change the text in front of it, or nothing would be found in the cache any more.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-MAX_SESSION_LENGTH = 256
-"""Characters of a session's id."""
+from kokuban.server.parameter import Api
+from kokuban.server.parameters import of
 
 DEFAULT_TTL_S = 30 * 60.0
 EXTENDED_TTL_S = 24 * 3600.0
@@ -24,6 +24,8 @@ class Strict(BaseModel):
     """
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, defer_build=True)
+    apis: ClassVar[Api] = Api.BOTH
+    """Whose table says what becomes of fields that are not declared."""
 
 
 class CacheControl(Strict):
@@ -60,15 +62,12 @@ class Marked(Strict):
 class CacheFields(Strict):
     """What both generating routes have in common."""
 
-    prompt_cache_key: str | None = Field(None, min_length=1, max_length=MAX_SESSION_LENGTH)
-    """Names the session, unless the header X-Session-ID does."""
-
-    prompt_cache_options: CacheOptions | None = None
-    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
-    """OpenAI's document has in_memory, its older clients say in-memory."""
-
-    cache_control: CacheControl | None = None
-    """A mark at the end of the whole prompt."""
+    prompt_cache_key: str | None = of("prompt_cache_key")
+    prompt_cache_options: CacheOptions | None = of("prompt_cache_options")
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = of(
+        "prompt_cache_retention"
+    )
+    cache_control: CacheControl | None = of("cache_control")
 
     @field_validator("prompt_cache_key")
     @classmethod

@@ -11,7 +11,7 @@ from kokuban.core.request import FinishReason
 from kokuban.core.step import SampledToken
 from kokuban.engine.generation import TextDelta
 from kokuban.server.answer import respond
-from kokuban.server.body import parse_body, read_json
+from kokuban.server.body import check_unknown, parse_body, read_json
 from kokuban.server.form import LOWEST_LOGPROB, FormBase, finish_word
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.openai_responses import (
@@ -50,6 +50,7 @@ async def chat_completions(request: Request) -> Response:
     serving = serving_of(request)
     raw = await read_json(request, serving.settings)
     body = await parse_body(ChatRequest, raw)
+    check_unknown(request, serving.settings, body)
     check_stream_options(body)
     turn = await begin_turn(serving, request, body, len(raw), api="chat")
     form = ChatForm(serving, body, turn.record)

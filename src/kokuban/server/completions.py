@@ -14,7 +14,7 @@ from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.answer import respond
-from kokuban.server.body import parse_body, read_json
+from kokuban.server.body import check_unknown, parse_body, read_json
 from kokuban.server.completion_form import CompletionForm, Prompt
 from kokuban.server.openai_models import CompletionRequest, prompt_rows
 from kokuban.server.output_format import OutputForm, naming, output_form
@@ -51,6 +51,7 @@ async def completions(request: Request) -> Response:
     serving = serving_of(request)
     raw = await read_json(request, serving.settings)
     body = await parse_body(CompletionRequest, raw)
+    check_unknown(request, serving.settings, body)
     serving.check_model(body.model)
     check_stream_options(body)
     wanted = await off_loop(partial(output_form, body), len(raw))

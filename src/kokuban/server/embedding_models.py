@@ -7,8 +7,9 @@ from pydantic import Field, field_validator
 
 from kokuban.core.pooling import Pooling
 from kokuban.server.cache_models import Strict
-from kokuban.server.openai_models import MAX_SALT_LENGTH, Prompt, one_kind_of_prompt
+from kokuban.server.openai_models import Prompt, one_kind_of_prompt
 from kokuban.server.openai_responses import PromptDetails, Receipt
+from kokuban.server.parameters_served import MAX_SALT_LENGTH
 
 
 class EmbeddingRequest(Strict):

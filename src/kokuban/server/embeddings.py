@@ -17,7 +17,7 @@ from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.embedding import check_dimensions, embed
 from kokuban.engine.generation import TextDelta
 from kokuban.server.answer import Answer
-from kokuban.server.body import parse_body, read_json
+from kokuban.server.body import check_unknown, parse_body, read_json
 from kokuban.server.embedding_form import EmbeddingForm
 from kokuban.server.embedding_models import EmbeddingRequest
 from kokuban.server.openai_models import prompt_rows
@@ -42,6 +42,7 @@ async def embeddings(request: Request) -> Response:
     serving = serving_of(request)
     raw = await read_json(request, serving.settings)
     body = await parse_body(EmbeddingRequest, raw)
+    check_unknown(request, serving.settings, body)
     serving.check_model(body.model)
     params = PoolingParams(
         pooling=body.pooling or serving.settings.pooling,

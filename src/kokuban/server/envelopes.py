@@ -10,5 +10,6 @@ from kokuban.server.messages import errors as messages_errors
 def error_response(failure: Failure, scope: Scope) -> Response:
     """The answer to a request that failed before any of its answer was sent."""
     if messages_errors.is_ours(scope["path"]):
-        return messages_errors.error_response(failure, scope["state"]["request_id"])
+        state = scope["state"]
+        return messages_errors.error_response(failure, state["client_id"] or state["request_id"])
     return failure.response()

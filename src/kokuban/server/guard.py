@@ -71,7 +71,7 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                _add_headers(message, shown_id)
+                _add_headers(message, shown_id, state.get("warning"))
                 self._metrics.responded(message["status"])
             await send(message)
 
@@ -103,12 +103,14 @@ class Guard:
         return caller
 
 
-def _add_headers(message: Message, shown_id: str) -> None:
+def _add_headers(message: Message, shown_id: str, warning: str | None) -> None:
     """Give the head of an answer what all have."""
     headers = MutableHeaders(scope=message)
     for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's.
         headers[name] = shown_id
     headers["x-content-type-options"] = "nosniff"
+    if warning is not None:
+        headers["x-kokuban-warning"] = warning
 
 
 def _check_size(headers: Headers) -> None:

@@ -3,7 +3,6 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kokuban.core.errors import UnknownModel
 from kokuban.server.openai_responses import ModelCard, ModelList, encode
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
@@ -14,8 +13,9 @@ router = Router(KeyScope.INFER)
 
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
-    """The one model of this server, as a list."""
-    cards = ModelList(data=[_card(serving_of(request))])
+    """The one model of this server, once for each of its names."""
+    serving = serving_of(request)
+    cards = ModelList(data=[_card(serving, name) for name in serving.model_names])
     return Response(encode(cards), media_type="application/json")
 
 
@@ -23,11 +23,12 @@ async def models(request: Request) -> Response:
 async def model(request: Request, model: str) -> Response:
     """One model by its name, which may hold slashes."""
     serving = serving_of(request)
-    if model != serving.info.model:
-        raise UnknownModel(model[:128], serving.info.model)
-    return Response(encode(_card(serving)), media_type="application/json")
+    serving.check_model(model)
+    return Response(encode(_card(serving, model)), media_type="application/json")
 
 
-def _card(serving: Serving) -> ModelCard:
+def _card(serving: Serving, name: str) -> ModelCard:
     info = serving.info
-    return ModelCard(id=info.model, created=serving.created, max_model_len=info.max_context_tokens)
+    return ModelCard(
+        id=name, created=serving.created, max_model_len=info.max_context_tokens, root=info.model
+    )

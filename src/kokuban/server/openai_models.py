@@ -1,46 +1,27 @@
 """The bodies that clients send, as pydantic models.
 
-The models check types; ranges are checked once, by `core.SamplingParams`. Types are strict: true
-is no number, "5" is no integer, NaN and infinities are no numbers. null means absent.
-Fields that we do not know are accepted and ignored; fields that we know and cannot serve are
-refused by name, never ignored (`REFUSED`).
+The models check types; meanings and limits stand in the table (`parameters`), and ranges of
+sampling are checked once, by `core.SamplingParams`. Types are strict: true is no number, "5" is no
+integer and 1.0 is none either, NaN and infinities are no numbers. null means absent.
+Fields that nobody knows are kept and told of (`parameters.unknown_fields`); fields that we know and
+cannot serve are refused by name, never ignored.
 """
 
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from kokuban.core.errors import RequestError
-from kokuban.core.sampling_params import MAX_LOGPROBS
 from kokuban.server.cache_models import CacheFields, Marked, Strict
 from kokuban.server.errors import from_validation
+from kokuban.server.parameter import Api
+from kokuban.server.parameters import check_extras, of
+from kokuban.server.parameters_served import MAX_STOP_LENGTH
 
-MAX_BIASES = 1024
-MAX_STOP_LENGTH = 1024
-MAX_TOOLS = 256
-MAX_SALT_LENGTH = 1024
-MAX_BEST_OF = 20
-"""OpenAI's limit."""
-
-_TEMPLATE = "the chat template comes with the model and cannot be replaced by a request"
-_TOOLS = "use tools instead"
-REFUSED = {
-    "chat_template": _TEMPLATE,
-    "functions": _TOOLS,
-    "function_call": _TOOLS,
-    "audio": "this server answers in text only",
-    "web_search_options": "this server has no search",
-    "use_beam_search": "beam search is not served; use n or best_of, or LLM.beam_search offline",
-    "truncate_prompt_tokens": "prompts are never cut; shorten it yourself",
-    "prompt_logprobs": "use /v1/completions with echo and logprobs",
-    "logits_processors": "use logit_bias",
-}
-"""Known fields that would change the answer and that we do not serve, with the way out."""
-
-Body = TypeVar("Body", bound=BaseModel)
+Body = TypeVar("Body", bound=Strict)
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -56,9 +37,7 @@ def parse(model: type[Body], raw: bytes) -> Body:
         body = model.model_validate_json(raw)
     except ValidationError as error:
         raise _half_pair(raw) or from_validation(error) from None
-    for name, value in (body.model_extra or {}).items():
-        if name in REFUSED and value not in (None, False, "", [], {}):
-            raise RequestError(f"{name}: {REFUSED[name]}", param=name, code="unsupported_field")
+    check_extras(body, body.apis)
     return body
 
 
@@ -89,47 +68,45 @@ class StreamOptions(Strict):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
 
 
 class SamplingFields(CacheFields):
     """What chat and completions have in common."""
 
-    model: str
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = Field(None, max_length=MAX_BIASES)
-    seed: int | None = None
-    stop: str | list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]] | None = None
-    stop_token_ids: list[int] | None = Field(None, max_length=MAX_BIASES)
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
-    guided_json: dict[str, Any] | bool | str | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-    json_schema: dict[str, Any] | bool | str | None = None
-    grammar: str | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)
-    """Lower runs first."""
-
-    user: str | None = None
-    cache_salt: str | None = Field(None, min_length=1, max_length=MAX_SALT_LENGTH)
-    """Cached KV is shared only with requests of the same key that have the same salt."""
+    model: str = of("model")
+    stream: bool | None = of("stream")
+    stream_options: StreamOptions | None = of("stream_options")
+    n: int | None = of("n")
+    max_tokens: int | None = of("max_tokens")
+    min_tokens: int | None = of("min_tokens")
+    temperature: float | None = of("temperature")
+    top_p: float | None = of("top_p")
+    top_k: int | None = of("top_k")
+    min_p: float | None = of("min_p")
+    presence_penalty: float | None = of("presence_penalty")
+    frequency_penalty: float | None = of("frequency_penalty")
+    repetition_penalty: float | None = of("repetition_penalty")
+    logit_bias: dict[str, float] | None = of("logit_bias")
+    seed: int | None = of("seed")
+    stop: str | list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]] | None = of("stop")
+    stop_token_ids: list[int] | None = of("stop_token_ids")
+    include_stop_str_in_output: bool | None = of("include_stop_str_in_output")
+    ignore_eos: bool | None = of("ignore_eos")
+    skip_special_tokens: bool | None = of("skip_special_tokens")
+    response_format: dict[str, Any] | None = of("response_format")
+    structured_outputs: dict[str, Any] | None = of("structured_outputs")
+    guided_json: dict[str, Any] | bool | str | None = of("guided_json")
+    guided_regex: str | None = of("guided_regex")
+    guided_choice: list[str] | None = of("guided_choice")
+    guided_grammar: str | None = of("guided_grammar")
+    json_schema: dict[str, Any] | bool | str | None = of("json_schema")
+    grammar: str | None = of("grammar")
+    regex: str | None = of("regex")
+    choice: list[str] | None = of("choice")
+    priority: int | None = of("priority")
+    user: str | None = of("user")
+    cache_salt: str | None = of("cache_salt")
 
     @field_validator("stop", mode="after")
     @classmethod
@@ -190,14 +167,18 @@ class Tool(Marked):
     function: FunctionTool
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
 class TemplateFields(Strict):
     """How messages become a prompt; chat and tokenize have it in common."""
 
-    messages: list[Message] = Field(min_length=1)
-    tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    messages: list[Message] = of("messages")
+    tools: list[Tool] | None = of("tools")
+    add_generation_prompt: bool | None = of("add_generation_prompt")
+    continue_final_message: bool | None = of("continue_final_message")
+    chat_template_kwargs: dict[str, Any] | None = of("chat_template_kwargs")
+    reasoning_effort: Effort | None = of("reasoning_effort")
 
     def plain_messages(self) -> list[dict[str, Any]]:
         """The messages as the client sent them, without marks."""
@@ -207,32 +188,31 @@ class TemplateFields(Strict):
         """The tools as the client sent them, without marks; None: there are none."""
         return [tool.model_dump(exclude_unset=True) for tool in self.tools or ()] or None
 
+    def template_kwargs(self) -> dict[str, Any]:
+        """Further variables for the template; what the client names itself goes first."""
+        effort = self.reasoning_effort
+        given: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+        if effort == "none":
+            given["enable_thinking"] = False
+        return given | (self.chat_template_kwargs or {})
+
 
 class ChatRequest(TemplateFields, SamplingFields):
     """The body of /v1/chat/completions."""
 
-    max_completion_tokens: int | None = Field(None, ge=1, le=2**62)
-    """The newer name of max_tokens. When both are given, the smaller one counts."""
-
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    modalities: list[str] | None = None
-    echo: bool | None = None
+    apis: ClassVar[Api] = Api.CHAT
+    max_completion_tokens: int | None = of("max_completion_tokens")
+    logprobs: bool | None = of("logprobs")
+    top_logprobs: int | None = of("top_logprobs")
+    tool_choice: str | dict[str, Any] | None = of("tool_choice")
+    parallel_tool_calls: bool | None = of("parallel_tool_calls")
+    modalities: list[str] | None = of("modalities")
 
     @field_validator("modalities")
     @classmethod
     def _text_only(cls, value: list[str] | None) -> list[str] | None:
         if value is not None and value != ["text"]:
             raise ValueError("this server answers in text only")
-        return value
-
-    @field_validator("echo")
-    @classmethod
-    def _no_echo(cls, value: bool | None) -> bool | None:
-        if value:
-            raise ValueError("a chat cannot be echoed; use /v1/completions")
         return value
 
     @field_validator("tool_choice")
@@ -256,17 +236,13 @@ Prompt = str | list[str] | list[int] | list[list[int]]
 class CompletionRequest(SamplingFields):
     """The body of /v1/completions."""
 
-    prompt: Prompt
-    """Text or token ids, one or a list. Text may hold special tokens: nobody else's words are in
-    it, unlike in a chat."""
-
-    echo: bool | None = None
-    logprobs: int | None = None
-    best_of: int | None = None
-    """Choices to be generated; the n with the highest mean logprob of their tokens are returned."""
-
-    suffix: str | None = None
-    add_special_tokens: bool | None = None
+    apis: ClassVar[Api] = Api.COMPLETIONS
+    prompt: Prompt = of("prompt")
+    max_tokens: int | None = of("max_tokens", Api.COMPLETIONS)
+    echo: bool | None = of("echo")
+    logprobs: int | None = of("logprobs", Api.COMPLETIONS)
+    best_of: int | None = of("best_of")
+    add_special_tokens: bool | None = of("add_special_tokens")
 
     @field_validator("prompt", mode="wrap")
     @classmethod
@@ -281,8 +257,6 @@ class CompletionRequest(SamplingFields):
             return value
         if value < n:
             raise ValueError(f"{value} is below n={n}: the n best of them are returned")
-        if value > MAX_BEST_OF:
-            raise ValueError(f"{value} is above the limit of {MAX_BEST_OF}")
         if info.data.get("stream"):
             raise ValueError("cannot be streamed when it is above n: the best are known at the end")
         return value
@@ -291,13 +265,6 @@ class CompletionRequest(SamplingFields):
     def num_ranked(self) -> int | None:
         """Choices to be generated for each prompt, of which the n best are returned; None: n."""
         return None if self.best_of in (None, self.n or 1) else self.best_of
-
-    @field_validator("suffix")
-    @classmethod
-    def _no_suffix(cls, value: str | None) -> str | None:
-        if value:
-            raise ValueError("inserting before a suffix is not supported")
-        return value
 
 
 def one_kind_of_prompt(value: Any) -> Any:

@@ -222,6 +222,10 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str = "kokuban"
     max_model_len: int
+    root: str
+    """The name that answers have, whichever of its names was asked for."""
+
+    parent: None = None
 
 
 class ModelList(Struct, frozen=True, kw_only=True):

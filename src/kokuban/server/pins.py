@@ -62,7 +62,7 @@ async def chat_pins(
         template=serving.chat_template,
         messages=body.plain_messages(),
         tools=body.plain_tools(),
-        kwargs=body.chat_template_kwargs or {},
+        kwargs=body.template_kwargs(),
         prompt=prompt,
     )
 
@@ -88,6 +88,11 @@ def prompt_pins(body: CacheFields, num_tokens: int, *, has_marks: bool = False) 
     if is_wanted and mode == "implicit":
         ttls_s.append(_ttl_s(body))
     return (Pin(num_tokens, max(ttls_s)),) if ttls_s else ()
+
+
+def asks_to_keep(body: ChatRequest) -> bool:
+    """Whether a request has any of Anthropic's marks."""
+    return body.cache_control is not None or any(mark.is_control for mark in _marks(body))
 
 
 def _is_extended(body: CacheFields) -> bool:

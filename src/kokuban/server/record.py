@@ -111,6 +111,11 @@ class Record:
             self.finishes.add(delta.finish.value)
 
     @property
+    def shown_id(self) -> str:
+        """What the client knows the request by: its own id if it gave one."""
+        return self.request_id if self.client_id == "-" else self.client_id
+
+    @property
     def num_remembered(self) -> int:
         """Tokens that are kept, prompts and outputs together."""
         prompts = sum(map(len, self.prompts)) // TOKEN_BYTES

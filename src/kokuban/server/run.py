@@ -17,7 +17,9 @@ import uvicorn
 from kokuban.core.errors import ConfigError
 from kokuban.server.app import create_app
 from kokuban.server.embedding_models import EmbeddingRequest
+from kokuban.server.messages.models import MessagesRequest
 from kokuban.server.openai_models import ChatRequest, CompletionRequest
+from kokuban.server.responses.request import ResponseRequest
 from kokuban.server.serving import Serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
@@ -33,7 +35,8 @@ _log = logging.getLogger(__name__)
 
 def warm_up() -> None:
     """Build the validators that the first requests would build; takes some 30 ms, once."""
-    for body in (ChatRequest, CompletionRequest, EmbeddingRequest):
+    bodies = (ChatRequest, CompletionRequest, ResponseRequest, EmbeddingRequest, MessagesRequest)
+    for body in bodies:
         body.model_rebuild()
 
 

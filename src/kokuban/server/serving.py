@@ -60,6 +60,11 @@ class Serving:
         return self.model.client.info
 
     @property
+    def model_names(self) -> tuple[str, ...]:
+        """What the model may be called; the first is what answers call it."""
+        return (self.info.model, *self.settings.model_aliases)
+
+    @property
     def fingerprint(self) -> str:
         """Changes with whatever may change the numbers: version, model, KV dtype, kernels."""
         info = self.info
@@ -68,7 +73,7 @@ class Serving:
 
     def check_model(self, asked: str | None) -> None:
         """Raises `UnknownModel` when another model is asked for."""
-        if asked is not None and asked != self.info.model:
+        if asked is not None and asked not in self.model_names:
             raise UnknownModel(asked[:128], self.info.model)
 
     def new_record(self, request: Request, api: str, params: SamplingParams) -> Record:
@@ -139,7 +144,7 @@ class Serving:
                 tools=body.plain_tools(),
                 add_generation_prompt=generation,
                 continue_final_message=continues,
-                kwargs=body.chat_template_kwargs or {},
+                kwargs=body.template_kwargs(),
             )
 
         return await off_loop(work, num_bytes)

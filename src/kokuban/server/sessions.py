@@ -20,10 +20,10 @@ from starlette.responses import Response
 from kokuban.core.errors import RequestError
 from kokuban.core.session import PausePrices, Place, SessionStatus
 from kokuban.server.body import parse_body, read_json
-from kokuban.server.cache_models import MAX_SESSION_LENGTH, Strict
+from kokuban.server.cache_models import Strict
 from kokuban.server.errors import HttpError
-from kokuban.server.openai_models import MAX_TOOLS
 from kokuban.server.openai_responses import encode
+from kokuban.server.parameters_served import MAX_SESSION_LENGTH, MAX_TOOLS
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of

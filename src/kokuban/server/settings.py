@@ -21,6 +21,8 @@ MIN_TIMEOUT_S = 0.01
 
 _NOT_NEGATIVE = (
     "explain_requests",
+    "response_store_bytes",
+    "response_ttl_s",
     "drain_s",
     "request_timeout_s",
     "requests_per_minute",
@@ -77,6 +79,12 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call the API. "*": all, then without credentials."""
 
+    strict: bool = False
+    """Refuse fields that nobody here knows, instead of naming them in a header."""
+
+    model_aliases: tuple[str, ...] = ()
+    """Further names of the model, for clients that ask for a fixed one."""
+
     tool_parser: str = "auto"
     """How calls of tools are read: a name of `text.call_styles.STYLES`, "auto": as the chat
     template teaches, or "none": they stay text."""
@@ -126,6 +134,15 @@ class ServerSettings:
     explain_requests: int = 1024
     """Requests of each tenant that /v1/explain remembers, with their tokens; 0: none."""
 
+    response_store_bytes: int = 64 * 2**20
+    """Room for the responses of /v1/responses that clients may come back to; 0: none is kept."""
+
+    response_ttl_s: float = 24 * 3600.0
+    """How long one is kept that nobody asks for."""
+
+    keep_billing_line: bool = False
+    """Whether the line that Claude Code changes with every request stays in its system prompt."""
+
     max_waiting_requests: int = 4096
     """Length of the engine's queue, at which /ready says no."""
 
@@ -155,6 +172,10 @@ class ServerSettings:
         for name, known in (("tool_parser", TOOL_PARSERS), ("reasoning_parser", REASONING_PARSERS)):
             if getattr(self, name) not in known:
                 yield f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}"
+
+        for alias in self.model_aliases:
+            if not alias or not alias.isprintable():
+                yield f"the model name {alias!r} is empty or cannot be printed"
 
     def _wrong_numbers(self) -> Iterator[str]:
         for name in ("max_body_bytes", "max_connections"):

@@ -13,6 +13,7 @@ import copy
 import datetime as dt
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import jinja2
@@ -23,6 +24,7 @@ from kokuban.text.masking import SpecialMask
 from kokuban.text.messages import Message, normalise
 from kokuban.text.sandbox import MAX_CHARS, Clock, Sandbox, TooMuchWork, counting
 from kokuban.text.tokenizer import Tokenizer
+from kokuban.text.tool_prompt import Abilities, abilities_of, written_out
 from kokuban.text.validate import check_json
 
 _LOG = logging.getLogger(__name__)
@@ -96,6 +98,20 @@ class ChatTemplate:
         other.style = style
         return other
 
+    @cached_property
+    def takes_late_system(self) -> bool:
+        """Whether a system message may stand behind other turns. Found by trying, once."""
+        roles = ("user", "assistant", "user", "system", "assistant", "user")
+        messages = [
+            {"role": role, "content": f"{_PROBE}-{index}"} for index, role in enumerate(roles)
+        ]
+        try:
+            text = self.render_chat(messages)
+        except RequestError:
+            return False
+        places = [text.find(message["content"]) for message in messages]
+        return -1 not in places and places == sorted(places)
+
     def encode_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -162,10 +178,12 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         template = self._tool_template if tools else self._template
+        checked = normalise(messages, keep_developer=template.knows_developer)
+        tools = check_json(tools, "tools") or None
         variables: dict[str, Any] = {
             **_checked_kwargs(kwargs),
-            "messages": normalise(messages, keep_developer=template.knows_developer),
-            "tools": check_json(tools, "tools") or None,
+            "messages": written_out(checked, tools, template.find_abilities, self.style.calls),
+            "tools": tools,
             "documents": check_json(documents, "documents") or None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -195,6 +213,13 @@ class _Compiled:
         self.knows_developer = "developer" in source
         self._wants_parts = False
         self._wants_parts = self._ignores_text()
+        self._abilities: Abilities | None = None
+
+    def find_abilities(self) -> Abilities:
+        """What of a conversation with tools it writes; found out at the first time."""
+        if self._abilities is None:
+            self._abilities = abilities_of(self.render)
+        return self._abilities
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text that the template makes.

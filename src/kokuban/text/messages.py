@@ -1,8 +1,9 @@
 """Turns the messages of a request into what chat templates expect.
 
 - `content` becomes one text: text parts are joined by a newline; null becomes the empty text on
-  an assistant turn that has tool calls, and is refused elsewhere. Parts that are not text are
-  refused.
+  an assistant turn that has tool calls or thoughts, and is refused elsewhere. Parts that are not
+  text are refused.
+- Thoughts are `reasoning_content`; `reasoning`, as some clients call them, becomes it.
 - `arguments` of a tool call become an object: clients send JSON text, templates loop over keys.
 - The role `developer` becomes `system` unless the template knows it.
 
@@ -56,6 +57,9 @@ def _message(raw: Mapping[str, Any], param: str, keep_developer: bool) -> Messag
         message.pop("tool_calls", None)
     else:
         message["tool_calls"] = _tool_calls(calls, f"{param}.tool_calls")
+    thoughts = message.pop("reasoning", None)
+    if isinstance(thoughts, str) and message["role"] == "assistant":
+        message.setdefault("reasoning_content", thoughts)
     message["content"] = _content(message, f"{param}.content")
     return message
 
@@ -65,10 +69,12 @@ def _content(message: Message, param: str) -> str:
     if isinstance(content, str):
         return content
     if content is None:
-        if message["role"] == "assistant" and "tool_calls" in message:
+        says_more = message.get("reasoning_content") or "tool_calls" in message
+        if message["role"] == "assistant" and says_more:
             return ""
         raise RequestError(
-            f"{param} is missing; only an assistant message with tool_calls may have none",
+            f"{param} is missing; only an assistant message with tool_calls or reasoning_content "
+            f"may have none",
             param=param,
         )
     if not isinstance(content, list) or not content:

@@ -57,6 +57,15 @@ def test_prompts_of_a_file_are_taken_in_turn(tmp_path: Path) -> None:
     assert [job.max_tokens for job in jobs] == [7, 5, 7]
 
 
+def test_a_line_separator_inside_a_prompt_ends_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a\u2028b"}\r\n{"prompt": "\\ud83d\\ude00"}\n')
+
+    jobs = file_jobs(path, [0.0, 1.0], Lengths(5, 5), draw=random.Random(1))
+
+    assert [job.prompt for job in jobs] == ["a\u2028b", "😀"]
+
+
 def test_each_line_of_a_text_file_is_a_prompt(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_text("first\n\nsecond {}\n")
@@ -74,9 +83,12 @@ def test_each_line_of_a_text_file_is_a_prompt(tmp_path: Path) -> None:
         ('{"text": "x"}', ":1 has neither prompt nor messages"),
         ('{"prompt": "x"}\n{"prompt": ""}', ":2 has neither prompt nor messages"),
         ('{"prompt": "x", "max_tokens": 0}', ":1: max_tokens=0 is no number above 0"),
+        ('{"prompt": "x"}\n{"prompt": "\\ud83d"}', ":2 holds half of a surrogate pair"),
+        ("[" * 100_000, ":1 is no JSON"),
     ],
 )
 def test_a_wrong_file_is_told_with_its_line(tmp_path: Path, text: str, problem: str) -> None:
+    """Keeps B24 out: docs/bugbank.md."""
     path = tmp_path / "p.jsonl"
     path.write_text(text)
 

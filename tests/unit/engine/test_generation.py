@@ -62,6 +62,7 @@ async def test_a_stop_string_is_never_shown_and_held_back_text_is_never_lost(
     billed: int,
     tokens_per_event: int,
 ) -> None:
+    """Keeps B03 out: docs/bugbank.md."""
     params = SamplingParams(stop=stops, max_tokens=max_tokens)
 
     deltas = await deltas_of(
@@ -76,6 +77,7 @@ async def test_a_stop_string_is_never_shown_and_held_back_text_is_never_lost(
 
 
 async def test_text_that_cannot_become_a_stop_string_is_sent_at_once() -> None:
+    """Keeps B03 out: docs/bugbank.md."""
     params = SamplingParams(stop=("HIX",), max_tokens=20)
 
     deltas = await deltas_of(STOP_CHAIN, params, pieces=STOP_PIECES)
@@ -106,6 +108,7 @@ async def test_a_choice_is_cancelled_at_its_stop_string_while_the_others_go_on()
 
 
 async def test_a_character_of_several_tokens_comes_whole() -> None:
+    """Keeps B04 out: docs/bugbank.md."""
     chain = {P: 0xF0, 0xF0: 0x9F, 0x9F: 0x98, 0x98: 0x80, 0x80: ord("a"), ord("a"): EOT}
 
     deltas = await deltas_of(chain, SamplingParams(max_tokens=20))
@@ -115,6 +118,7 @@ async def test_a_character_of_several_tokens_comes_whole() -> None:
 
 
 async def test_half_a_character_at_the_limit_is_one_replacement_character() -> None:
+    """Keeps B04 out: docs/bugbank.md."""
     deltas = await deltas_of({P: 0xF0, 0xF0: 0x9F}, SamplingParams(max_tokens=2))
 
     assert text_of(deltas) == "\ufffd"
@@ -122,6 +126,7 @@ async def test_half_a_character_at_the_limit_is_one_replacement_character() -> N
 
 
 async def test_a_byte_that_is_no_utf8_does_not_stall_the_stream() -> None:
+    """Keeps B04 out: docs/bugbank.md."""
     deltas = await deltas_of({P: 0x80, 0x80: ord("b"), ord("b"): EOT}, SamplingParams())
 
     assert text_of(deltas) == "\ufffdb"
@@ -129,6 +134,7 @@ async def test_a_byte_that_is_no_utf8_does_not_stall_the_stream() -> None:
 
 @pytest.mark.parametrize("skip_special", [True, False])
 async def test_a_special_token_can_be_a_stop_string(skip_special: bool) -> None:
+    """Keeps B06 out: docs/bugbank.md."""
     params = SamplingParams(stop=("<|im_end|>",), max_tokens=20, skip_special_tokens=skip_special)
 
     deltas = await deltas_of({P: A, A: IM_END}, params, pieces=["hi"])
@@ -141,6 +147,7 @@ async def test_a_special_token_can_be_a_stop_string(skip_special: bool) -> None:
 @pytest.mark.parametrize("skip_special", [True, False])
 @pytest.mark.parametrize("end", [EOT, B])
 async def test_a_stop_token_takes_nothing_of_the_text_with_it(skip_special: bool, end: int) -> None:
+    """Keeps B19 out: docs/bugbank.md."""
     params = SamplingParams(stop_token_ids=(end,), skip_special_tokens=skip_special)
 
     deltas = await deltas_of({P: A, A: end}, params, pieces=["injury.", "END"])
@@ -151,6 +158,7 @@ async def test_a_stop_token_takes_nothing_of_the_text_with_it(skip_special: bool
 
 
 async def test_a_stop_token_shows_when_stops_are_to_be_included() -> None:
+    """Keeps B19 out: docs/bugbank.md."""
     params = SamplingParams(stop_token_ids=(B,), include_stop=True)
 
     deltas = await deltas_of({P: A, A: B}, params, pieces=["injury.", "END"])
@@ -169,6 +177,7 @@ async def test_the_models_own_end_never_shows() -> None:
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 5])
 async def test_as_many_tokens_come_as_the_limit_says(max_tokens: int) -> None:
+    """Keeps B34 out: docs/bugbank.md."""
     deltas = await deltas_of({}, SamplingParams(max_tokens=max_tokens))
 
     assert text_of(deltas) == "p" * max_tokens
@@ -177,6 +186,7 @@ async def test_as_many_tokens_come_as_the_limit_says(max_tokens: int) -> None:
 
 
 async def test_an_end_token_at_the_limit_is_a_stop() -> None:
+    """Keeps B34 out: docs/bugbank.md."""
     chain = {P: A, A: B, B: C, C: D, D: EOT}
 
     deltas = await deltas_of(chain, SamplingParams(max_tokens=5), pieces=STOP_PIECES)
@@ -196,6 +206,7 @@ async def test_ignore_eos_goes_past_the_models_end_but_not_past_the_clients() ->
 
 
 async def test_stop_strings_wait_for_min_tokens() -> None:
+    """Keeps B87 out: docs/bugbank.md."""
     newline = ord("\n")
     chain = {P: newline, newline: ord("a"), ord("a"): ord("b"), ord("b"): A, A: EOT}
     params = SamplingParams(stop=("\n",), min_tokens=3, max_tokens=20)
@@ -207,6 +218,7 @@ async def test_stop_strings_wait_for_min_tokens() -> None:
 
 
 async def test_choices_share_the_seed_and_differ_in_their_counter() -> None:
+    """Keeps B29 out: docs/bugbank.md."""
     engine = FakeEngine({})
     params = SamplingParams(n=3, seed=7, max_tokens=1)
 
@@ -252,6 +264,7 @@ async def test_a_failed_choice_ends_with_the_engines_words() -> None:
 
 
 async def test_an_id_outside_the_vocabulary_gives_no_text_and_no_harm() -> None:
+    """Keeps B88 out: docs/bugbank.md."""
     deltas = await deltas_of({P: 500, 500: A, A: EOT}, SamplingParams(), pieces=["hi"])
 
     assert text_of(deltas) == "hi"
@@ -260,6 +273,7 @@ async def test_an_id_outside_the_vocabulary_gives_no_text_and_no_harm() -> None:
 
 @pytest.mark.parametrize("outside", [-1, VOCAB, 2**40])
 async def test_ids_outside_the_vocabulary_never_reach_the_engine(outside: int) -> None:
+    """Keeps B26 out: docs/bugbank.md."""
     engine = FakeEngine({P: EOT})
 
     async def run(prompt: list[int], params: SamplingParams) -> None:

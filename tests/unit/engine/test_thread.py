@@ -145,6 +145,7 @@ async def test_a_full_queue_refuses() -> None:
 async def test_a_broken_executor_fails_all_and_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Keeps B90 out: docs/bugbank.md."""
     with engine() as (client, executor):
         executor.broken = True
 

@@ -85,6 +85,7 @@ def test_fields_that_lie_side_by_side_cannot_trade_a_letter() -> None:
     ],
 )
 def test_different_tokens_have_different_keys(left: list[int], right: list[int]) -> None:
+    """Keeps B62 out: docs/bugbank.md."""
     space = make_space()
     root = space.root()
 
@@ -92,6 +93,7 @@ def test_different_tokens_have_different_keys(left: list[int], right: list[int])
 
 
 def test_the_border_between_two_blocks_is_part_of_the_key() -> None:
+    """Keeps B62 out: docs/bugbank.md."""
     space = make_space()
     root = space.root()
 
@@ -102,6 +104,7 @@ def test_the_border_between_two_blocks_is_part_of_the_key() -> None:
 
 
 def test_a_text_is_no_token() -> None:
+    """Keeps B62 out: docs/bugbank.md."""
     space = make_space()
 
     with pytest.raises(TypeError):
@@ -109,6 +112,7 @@ def test_a_text_is_no_token() -> None:
 
 
 def test_the_same_block_under_another_parent_has_another_key() -> None:
+    """Keeps B62 out: docs/bugbank.md."""
     one = chain_keys([1, 2, 3, 4, 9, 9, 9, 9])
     other = chain_keys([1, 2, 3, 5, 9, 9, 9, 9])
 
@@ -146,7 +150,7 @@ def test_a_short_secret_is_refused() -> None:
 
 
 def test_keys_are_the_same_in_every_process() -> None:
-    """Stored blocks are found after a restart: these digests must never change by accident."""
+    """B63: Stored blocks are found after a restart: these digests must never change by accident."""
     key = chain_keys(list(range(64)))[-1]
     program = (
         "from kokuban.kvcache.prefix import KeyChain, KeySpace\n"

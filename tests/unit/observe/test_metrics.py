@@ -32,6 +32,7 @@ class Snapshot:
 def test_a_counter_never_falls_and_a_fault_does_not_stop_the_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Keeps B92 out: docs/bugbank.md."""
     registry = CollectorRegistry()
     metrics = ServingMetrics("m", registry)
     metrics.add("generation_tokens", 3)

@@ -238,6 +238,7 @@ def test_a_preempted_request_does_not_expire() -> None:
 @pytest.mark.parametrize("token_budget", [8, 64])
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_four_streams_in_a_pool_for_two_and_a_half(token_budget: int, prefix_cache: bool) -> None:
+    """Keeps B57 out: docs/bugbank.md."""
     bench = Bench(num_blocks=13, token_budget=token_budget, prefix_cache=prefix_cache)
     bench.add(*(make_request(name, 16, max_tokens=64) for name in "abcd"))
 

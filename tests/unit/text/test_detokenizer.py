@@ -24,6 +24,7 @@ def deltas(ids: list[int], *, skip_special: bool = True, continues: bool = False
 
 
 def test_a_completion_keeps_the_space_in_front_of_its_first_word() -> None:
+    """Keeps B11 out: docs/bugbank.md."""
     assert deltas([WORLD, WORLD], continues=True) == [" world", " world", ""]
     assert TOKENIZER.decode([WORLD, WORLD], skip_special=True, continues=True) == " world world"
 
@@ -33,6 +34,7 @@ def test_a_text_of_its_own_loses_the_space_prefix_once() -> None:
 
 
 def test_only_one_space_is_taken_off() -> None:
+    """Keeps B11 out: docs/bugbank.md."""
     assert deltas([SPACE, SPACE, HELLO]) == ["", " ", " Hello", ""]
 
 
@@ -64,6 +66,7 @@ def test_deltas_join_to_the_whole_text_for_any_ids(
 
 @given(st.text(max_size=30))
 def test_encoding_and_decoding_gives_the_text_back(text: str) -> None:
+    """Keeps B72 out: docs/bugbank.md."""
     ids = TOKENIZER.encode(text, add_bos=True, parse_special=False)
 
     assert TOKENIZER.decode(ids, skip_special=True) == text

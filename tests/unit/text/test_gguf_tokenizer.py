@@ -84,12 +84,14 @@ def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
     ],
 )
 def test_the_named_pre_tokenizer_decides_how_digits_are_cut(pre: str, digits: list[str]) -> None:
+    """Keeps B70 out: docs/bugbank.md."""
     assert digits == pieces(from_gguf(byte_level_metadata(pre)), "12345")
 
 
 def test_a_missing_pre_tokenizer_is_reported_and_the_default_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Keeps B70 out: docs/bugbank.md."""
     with caplog.at_level(logging.WARNING):
         tokenizer = from_gguf(byte_level_metadata(None))
 
@@ -100,6 +102,7 @@ def test_a_missing_pre_tokenizer_is_reported_and_the_default_used(
 
 
 def test_an_unknown_pre_tokenizer_is_refused_by_name() -> None:
+    """Keeps B70 out: docs/bugbank.md."""
     with pytest.raises(ModelError, match=r"tokenizer\.ggml\.pre='foo' is not known.*llama-bpe"):
         from_gguf(byte_level_metadata("foo"))
 
@@ -123,6 +126,7 @@ def test_a_contradictory_vocabulary_is_refused(change: dict[str, Any], message: 
 
 @pytest.mark.parametrize(("ignore", "expected"), [(True, ["xyz"]), (False, ["x", "y", "z"])])
 def test_the_best_rank_is_merged_first(ignore: bool, expected: list[str]) -> None:
+    """Keeps B69 out: docs/bugbank.md."""
     tokens = [*sorted(byte_alphabet()), "ab", "bc", "aa", "xyz"]
     tokenizer = from_gguf(
         {
@@ -166,6 +170,7 @@ def test_merges_come_from_scores_best_first_and_never_from_special_pieces() -> N
 def test_the_space_prefix_is_added_once_where_the_text_begins(
     text: str, expected: list[str]
 ) -> None:
+    """Keeps B72 out: docs/bugbank.md."""
     tokenizer = from_gguf(sentencepiece_metadata())
 
     ids = tokenizer.encode(text, add_bos=False, parse_special=True)
@@ -175,6 +180,7 @@ def test_the_space_prefix_is_added_once_where_the_text_begins(
 
 @pytest.mark.parametrize("text", ["user", "<s>user", "</s> user", " user", "<s> user", "\0é"])
 def test_decoding_and_encoding_again_changes_nothing(text: str) -> None:
+    """Keeps B72 out: docs/bugbank.md."""
     tokenizer = from_gguf(sentencepiece_metadata())
     ids = tokenizer.encode(text, add_bos=False, parse_special=True)
 
@@ -194,6 +200,7 @@ def test_a_vocabulary_without_space_prefix_adds_none() -> None:
 
 
 def test_phi_3_strips_white_space_after_its_special_tokens() -> None:
+    """Keeps B71 out: docs/bugbank.md."""
     tokenizer = from_gguf(vocabulary("phi-3"))
 
     ids = tokenizer.encode(
@@ -205,6 +212,7 @@ def test_phi_3_strips_white_space_after_its_special_tokens() -> None:
 
 
 def test_end_ids_hold_every_token_that_ends_a_turn() -> None:
+    """Keeps B17 out: docs/bugbank.md."""
     tokenizer = from_gguf(
         byte_level_metadata("gpt-2", eos_token_id=0, eot_token_id=1, eom_token_id=2),
         end_ids=[5],

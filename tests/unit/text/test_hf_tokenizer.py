@@ -37,6 +37,7 @@ STRIPPING = tokenizer_json(
     "text", ["<|u|>  Hi", "<|u|>Hi", "a  <|l|>", "x<|w|>y", "x <|w|> y", "tok TOK", "<|im_end|>"]
 )
 def test_flags_of_added_tokens_are_honoured_as_the_library_does(text: str) -> None:
+    """Keeps B71 out: docs/bugbank.md."""
     expected = tokenizers.Tokenizer.from_str(STRIPPING).encode(text, add_special_tokens=False).ids
 
     ids = from_hf(STRIPPING).encode(text, add_bos=False, parse_special=True)
@@ -92,6 +93,7 @@ def test_bos_is_read_from_the_post_processor_when_nothing_else_says_so() -> None
 
 
 def test_one_bos_however_it_is_asked_for() -> None:
+    """Keeps B16 out: docs/bugbank.md."""
     tokenizer = byte_tokenizer(add_bos=True)
 
     assert tokenizer.encode("hi", add_bos=True, parse_special=True) == [BOS, *b"hi"]

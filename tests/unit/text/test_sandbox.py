@@ -66,6 +66,7 @@ def test_real_templates_render_as_their_models_were_trained() -> None:
     ],
 )
 def test_a_template_that_reaches_out_or_fails_is_refused(template: str) -> None:
+    """Keeps B81 out: docs/bugbank.md."""
     with pytest.raises((TemplateError, ModelError)):
         ChatTemplate(template, TOKENIZER).render_chat(MESSAGES)
 
@@ -108,6 +109,7 @@ def test_a_template_that_reaches_out_or_fails_is_refused(template: str) -> None:
     ],
 )
 def test_a_template_that_does_too_much_is_stopped(template: str) -> None:
+    """Keeps B82 out: docs/bugbank.md."""
     with pytest.raises(TemplateError, match=r"chat template|the prompt is above"):
         ChatTemplate(template, TOKENIZER).render_chat(MESSAGES)
 

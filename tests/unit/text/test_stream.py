@@ -76,6 +76,7 @@ def test_the_stop_stays_in_the_text_if_asked_for() -> None:
 
 
 def test_characters_of_several_tokens_come_whole() -> None:
+    """Keeps B04 out: docs/bugbank.md."""
     texts, _ = run(TextStream(TOKENIZER), [0xF0, 0x9F, 0x98, 0x80, ord("a")])
 
     assert texts == ["", "", "", "😀", "a", ""]
@@ -89,12 +90,14 @@ def test_an_unfinished_character_gives_one_replacement_at_the_end() -> None:
 
 
 def test_an_invalid_byte_does_not_stall_the_stream() -> None:
+    """Keeps B04 out: docs/bugbank.md."""
     texts, _ = run(TextStream(TOKENIZER), [0x80, ord("b")])
 
     assert texts == ["\ufffd", "b", ""]
 
 
 def test_bytes_of_tokens_are_exact() -> None:
+    """Keeps B14 out: docs/bugbank.md."""
     ids = [0xF0, 0x9F, 0x98, 0x80]
 
     assert [TOKENIZER.token_bytes(i) for i in ids] == [b"\xf0", b"\x9f", b"\x98", b"\x80"]
@@ -104,6 +107,7 @@ def test_bytes_of_tokens_are_exact() -> None:
 
 @pytest.mark.parametrize("skip_special", [True, False])
 def test_a_special_token_as_stop_string_is_found(skip_special: bool) -> None:
+    """Keeps B06 out: docs/bugbank.md."""
     stream = TextStream(TOKENIZER, stops=["<|im_end|>"], skip_special=skip_special)
 
     texts, stop = run(stream, [ord("h"), ord("i"), IM_END, ord("m")])
@@ -125,6 +129,7 @@ def test_what_was_held_comes_out_before_a_special_stop() -> None:
 def test_an_end_token_takes_nothing_from_the_text(
     skip_special: bool, end: int, include_stop: bool
 ) -> None:
+    """Keeps B19 out: docs/bugbank.md."""
     stream = TextStream(
         TOKENIZER, end_token_ids=[end], skip_special=skip_special, include_stop=include_stop
     )
@@ -148,6 +153,7 @@ def test_special_tokens_are_hidden_and_added_ones_are_not() -> None:
 
 
 def test_stops_do_not_count_within_min_tokens() -> None:
+    """Keeps B87 out: docs/bugbank.md."""
     newline = ord("\n")
     stream = TextStream(TOKENIZER, stops=["\n"], min_tokens=3)
 
@@ -159,6 +165,7 @@ def test_stops_do_not_count_within_min_tokens() -> None:
 
 
 def test_a_space_of_a_byte_level_model_is_kept() -> None:
+    """Keeps B11 out: docs/bugbank.md."""
     texts, _ = run(TextStream(TOKENIZER), [*b" x"])
 
     assert texts == [" ", "x", ""]
@@ -168,6 +175,7 @@ def test_a_space_of_a_byte_level_model_is_kept() -> None:
 def test_an_id_outside_the_vocabulary_gives_no_text_and_a_log_line(
     token_id: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Keeps B88 out: docs/bugbank.md."""
     with caplog.at_level(logging.WARNING):
         texts, _ = run(TextStream(TOKENIZER), [ord("a"), token_id, ord("b")])
 
@@ -176,6 +184,7 @@ def test_an_id_outside_the_vocabulary_gives_no_text_and_a_log_line(
 
 
 def test_nul_comes_out() -> None:
+    """Keeps B105 out: docs/bugbank.md."""
     texts, _ = run(TextStream(TOKENIZER), [*b"A\0B"])
 
     assert "".join(texts) == "A\0B"

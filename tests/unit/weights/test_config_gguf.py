@@ -22,6 +22,7 @@ def config_of(
 
 
 def test_a_llama_file_rotates_interleaved_pairs(tmp_path: Path) -> None:
+    """Keeps B68 out: docs/bugbank.md."""
     assert config_of(tmp_path) == ModelConfig(
         architecture="llama",
         name="tiny",
@@ -42,6 +43,7 @@ def test_a_llama_file_rotates_interleaved_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "phi3"])
 def test_other_families_rotate_halves(tmp_path: Path, architecture: str) -> None:
+    """Keeps B68 out: docs/bugbank.md."""
     config = config_of(tmp_path, rename_architecture(architecture))
 
     assert config.architecture == architecture
@@ -49,6 +51,7 @@ def test_other_families_rotate_halves(tmp_path: Path, architecture: str) -> None
 
 
 def test_the_stated_head_size_wins_over_the_quotient(tmp_path: Path) -> None:
+    """Keeps B73 out: docs/bugbank.md."""
     sizes = {"llama.attention.key_length": 32, "llama.attention.value_length": 32}
 
     config = config_of(tmp_path, sizes)

@@ -38,6 +38,7 @@ def test_a_llama_config_rotates_halves() -> None:
 
 
 def test_the_stated_head_size_wins_over_the_quotient() -> None:
+    """Keeps B73 out: docs/bugbank.md."""
     assert config_of(head_dim=32).head_dim == 32
     assert config_of(hidden_size=50, head_dim=16).head_dim == 16
 
@@ -148,6 +149,7 @@ def test_gemma3_layer_types_and_rope_parameters_of_the_new_format() -> None:
 
 @pytest.mark.parametrize("key", ["rope_type", "type"])
 def test_llama3_scaling_in_both_spellings(key: str) -> None:
+    """Keeps B75 out: docs/bugbank.md."""
     scaling = {
         key: "llama3",
         "factor": 8.0,

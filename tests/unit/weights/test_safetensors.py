@@ -58,6 +58,7 @@ def test_shards_are_joined_by_the_index(tmp_path: Path) -> None:
 
 
 def test_a_shard_cut_short_names_the_file_and_the_missing_bytes(tmp_path: Path) -> None:
+    """Keeps B80 out: docs/bugbank.md."""
     write_shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"})
     shard = tmp_path / "two.safetensors"
     shard.write_bytes(shard.read_bytes()[:-5])
@@ -85,6 +86,7 @@ SHARD_FAULTS = {
 def test_an_index_that_the_files_do_not_match_is_an_error(
     tmp_path: Path, weight_map: dict[str, str], problem: str
 ) -> None:
+    """Keeps B80 out: docs/bugbank.md."""
     write_shards(tmp_path, weight_map)
 
     with pytest.raises(ModelError) as caught:

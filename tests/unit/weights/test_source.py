@@ -130,12 +130,14 @@ def head_directory(directory: Path, *, tied: bool, head: bool) -> Path:
 
 @pytest.mark.parametrize("head", [True, False])
 def test_tied_embeddings_need_no_head_and_ignore_one(tmp_path: Path, head: bool) -> None:
+    """Keeps B74 out: docs/bugbank.md."""
     source = open_source(head_directory(tmp_path, tied=True, head=head))
 
     check_tensors(source, EMBEDDING)
 
 
 def test_untied_embeddings_without_a_head_are_an_error(tmp_path: Path) -> None:
+    """Keeps B74 out: docs/bugbank.md."""
     source = open_source(head_directory(tmp_path, tied=False, head=False))
 
     with pytest.raises(ModelError, match=r"missing tensors: output\.weight$"):

@@ -26,6 +26,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def test_gguf_ends_are_those_of_sequence_turn_and_message(tmp_path: Path) -> None:
+    """Keeps B17 out: docs/bugbank.md."""
     tokenizer = gguf_tokenizer(tmp_path, eos_token_id=1, eot_token_id=3, eom_token_id=2)
 
     assert tokenizer.end_token_ids == {1, 2, 3}
@@ -77,6 +78,7 @@ def test_contradictions_give_one_line_that_names_them(
 def test_directory_ends_are_lists_or_single_ids_of_either_file(
     tmp_path: Path, generation: Any, config: Any, ends: set[int]
 ) -> None:
+    """Keeps B17 out: docs/bugbank.md."""
     small_directory(tmp_path, {"eos_token_id": config})
     write_json(tmp_path / "generation_config.json", {"eos_token_id": generation})
 

@@ -3,6 +3,8 @@
 It never outlives the server: the kernel kills it with its parent where it can, and the end of the
 pipe that is its standard input ends it everywhere. Signals that a terminal or an init system sends
 to a whole group are left to the server, which says when to stop.
+
+Imports little at first, so that packing weights begins early: see `engine.loading`.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import zmq
 import zmq.asyncio
@@ -22,11 +24,14 @@ import zmq.asyncio
 from kokuban.core.env import log_level
 from kokuban.core.errors import KokubanError
 from kokuban.engine.process import wire
-from kokuban.engine.process.service import HEARTBEAT_S, Outbox, Service
-from kokuban.engine.thread import EngineThread
+from kokuban.engine.process.outbox import HEARTBEAT_S, Outbox
 from kokuban.observe.logs import set_up_logging
 from kokuban.observe.memory import settle_garbage
-from kokuban.weights.wheels import Progress
+
+if TYPE_CHECKING:
+    from kokuban.engine.process.service import Service
+    from kokuban.engine.thread import EngineThread
+    from kokuban.weights.wheels import Progress
 
 LAST_WORDS_S = 2.0
 """How long the end waits for the server to read."""
@@ -38,7 +43,7 @@ PR_SET_PDEATHSIG = 1
 
 _log = logging.getLogger(__name__)
 
-Build = Callable[[wire.Start, Progress], EngineThread]
+Build = Callable[[wire.Start, "Progress"], "EngineThread"]
 """Makes the engine that the process is for."""
 
 
@@ -62,7 +67,7 @@ def main(build: Build | None = None) -> None:
     os._exit(code)  # The thread that reads standard input cannot be ended.
 
 
-def build_from_files(start: wire.Start, report: Progress) -> EngineThread:
+def build_from_files(start: wire.Start, report: "Progress") -> "EngineThread":
     """Load the model that the server has found."""
     from kokuban.engine.loading import begin_loading
 
@@ -73,6 +78,7 @@ def build_from_files(start: wire.Start, report: Progress) -> EngineThread:
         start.files, runtime=start.runtime, on_load=on_load, on_pull=report
     ) as loading:
         from kokuban.engine.build import build_engine
+        from kokuban.engine.thread import EngineThread
 
         engine = build_engine(
             loading, scheduler=start.scheduler, runtime=start.runtime, served_name=start.name
@@ -134,6 +140,8 @@ async def _serve(
         outbox.put(wire.StartFailed(wire.Failure.of(error)))
         return 1
     settle_garbage()
+    from kokuban.engine.process.service import Service
+
     service = Service(engine, outbox)
     outbox.put(wire.Ready(engine.info))
     reader = asyncio.create_task(_read(socket, service))
@@ -149,7 +157,7 @@ async def _serve(
     return 0 if in_order else 1
 
 
-async def _build(start: wire.Start, build: Build, outbox: Outbox) -> EngineThread:
+async def _build(start: wire.Start, build: Build, outbox: Outbox) -> "EngineThread":
     """Build on a thread, so that the server hears all the time that something is being done."""
     told: dict[str, int] = {}
 
@@ -171,7 +179,7 @@ async def _beat(outbox: Outbox, work: "asyncio.Task[object]") -> None:
             outbox.put(wire.Heartbeat(None))
 
 
-async def _read(socket: zmq.asyncio.Socket, service: Service) -> None:
+async def _read(socket: zmq.asyncio.Socket, service: "Service") -> None:
     while True:
         service.take(await socket.recv())
 

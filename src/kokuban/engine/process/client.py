@@ -22,7 +22,6 @@ from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.errors import (
     EngineRestarting,
     KokubanError,
-    Overloaded,
     RequestError,
     ShuttingDown,
     StepFailed,
@@ -88,7 +87,6 @@ class ProcessClient:
         self._stopping = False
         self._started: Future[None] = Future()
         self._retry_s = 1.0
-        self._why = ""
         self._info: EngineInfo | None = None
         self._stats = EngineStats()
         self._restarts = 0
@@ -129,15 +127,16 @@ class ProcessClient:
         def begin() -> Mailbox:
             if error := self._unavailable():
                 raise error
-            num_unanswered = self._pending.num_unanswered
-            if num_unanswered + len(requests) > self._most_unanswered:
-                raise Overloaded(
-                    f"{num_unanswered} requests wait for the engine to take them; try again later"
-                )
             number = next(self._numbers)
             message = _encode(wire.Submit(number, tuple(requests)))
             group = Group({request.id for request in requests}, open_mailbox(requests))
-            self._hand_over(partial(self._pending.submit, number, message, group), group.refuse)
+            self._pending.reserve(len(group.request_ids), self._most_unanswered)
+
+            def refuse(error: KokubanError) -> None:
+                self._pending.release(len(group.request_ids))
+                group.refuse(error)
+
+            self._hand_over(partial(self._pending.submit, number, message, group), refuse)
             return group.box
 
         return events_of(begin, self.cancel)
@@ -241,6 +240,10 @@ class ProcessClient:
         await self._supervisor.run()
         await asyncio.sleep(0)  # What was handed over before the end is refused now.
 
+    @property
+    def busy(self) -> bool:
+        return self._pending.busy
+
     def on_progress(self, progress: wire.Progress) -> None:
         self._report(progress.what, progress.done_bytes, progress.total_bytes)
 
@@ -261,8 +264,8 @@ class ProcessClient:
 
     def on_lost(self, why: str) -> None:
         """Everybody who waits is told at once."""
-        self._state, self._why = _State.LOST, why
-        self._fail_all(why)
+        self._state = _State.LOST
+        self._fail_all(f"{why}; send the request again")
 
     def on_retry(self, after_s: float) -> None:
         self._retry_s = after_s

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kokuban.core.errors import KokubanError, StepFailed
+from kokuban.core.errors import KokubanError, Overloaded, StepFailed
 from kokuban.core.request import RequestId
 from kokuban.engine.mailbox import Mailbox, Sorter
 from kokuban.engine.process import wire
@@ -74,7 +75,7 @@ def fail(done: Future[Any], error: KokubanError) -> None:
 
 
 class Pending:
-    """For one thread, but for `num_unanswered`.
+    """For one thread, but for `reserve` and `release`.
 
     Args:
         send: puts an encoded message on its way to the engine.
@@ -88,13 +89,38 @@ class Pending:
         self._boxes = Sorter()
         self._calls: dict[int, tuple[wire.Ask, Future[Any]]] = {}
         self._readers: dict[int, Reader] = {}
-        self.num_unanswered = 0
-        """Requests of those groups."""
+        self._num_unanswered = 0
+        """Requests of those groups, and of those that are on their way here."""
+
+        self._counting = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody waits for anything."""
+        return bool(self._groups or self._boxes or self._calls)
+
+    def reserve(self, num_requests: int, most: int) -> None:
+        """On any thread: count requests that are about to be submitted.
+
+        Raises:
+            Overloaded: so many are waiting to be accepted that there is no room for them.
+        """
+        with self._counting:
+            if self._num_unanswered + num_requests > most:
+                raise Overloaded(
+                    f"{self._num_unanswered} requests wait for the engine to take them; try again "
+                    f"later"
+                )
+            self._num_unanswered += num_requests
+
+    def release(self, num_requests: int) -> None:
+        """On any thread: they are accepted, refused or not wanted any more."""
+        with self._counting:
+            self._num_unanswered -= num_requests
 
     def submit(self, number: int, message: bytes, group: Group) -> None:
-        """Send a group, whose box gets everything that comes of it."""
+        """Send a group that has its place, and whose box gets everything that comes of it."""
         self._groups[number] = group
-        self.num_unanswered += len(group.request_ids)
         self._send(message)
 
     def cancel(self, request_id: RequestId) -> None:
@@ -103,7 +129,7 @@ class Pending:
         for group in self._groups.values():
             if request_id in group.request_ids:
                 group.request_ids.remove(request_id)
-                self.num_unanswered -= 1
+                self.release(1)
         self._send(wire.encode(wire.Cancel((request_id,))))
 
     def call(self, number: int, message: bytes, ask: wire.Ask, done: Future[Any]) -> None:
@@ -164,7 +190,7 @@ class Pending:
     def _pop_group(self, number: int) -> Group | None:
         group = self._groups.pop(number, None)
         if group is not None:
-            self.num_unanswered -= len(group.request_ids)
+            self.release(len(group.request_ids))
         return group
 
     def _take_result(self, result: wire.Result) -> None:

@@ -14,7 +14,7 @@ from kokuban.core.errors import ConfigError, KokubanError, StepFailed
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.process import wire
 from kokuban.engine.process.spawn import COMMAND, ChildProcess, start_child
-from kokuban.engine.process.watchdog import TICK_S, Watchdog
+from kokuban.engine.process.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +45,11 @@ class Policy:
 
 class Listener(Protocol):
     """Who is told what happens, on the supervisor's loop."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody waits for the engine."""
+        ...
 
     def on_progress(self, progress: wire.Progress) -> None: ...
     def on_ready(self, info: EngineInfo) -> None: ...
@@ -200,9 +205,8 @@ class Supervisor:
                 message = wire.from_engine(data)
             except msgspec.MsgspecError as error:
                 return StepFailed(f"the engine process said what nobody understands: {error}")
-            self._watchdog.hear(
-                message.stats if isinstance(message, wire.Step | wire.Heartbeat) else None
-            )
+            stats = message.stats if isinstance(message, wire.Step | wire.Heartbeat) else None
+            self._watchdog.hear(stats.steps if stats else None)
             if isinstance(message, wire.StartFailed):
                 return message.failure.error()
             if isinstance(message, wire.Hello):
@@ -237,8 +241,8 @@ class Supervisor:
     async def _watch(self, child: ChildProcess) -> KokubanError:
         last_s = time.monotonic()
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self._watchdog.tick_s)
             now_s = time.monotonic()
-            if wrong := self._watchdog.tick(now_s - last_s):
+            if wrong := self._watchdog.tick(now_s - last_s, busy=self._listener.busy):
                 return StepFailed(f"the engine process (pid {child.pid}) {wrong}; killed")
             last_s = now_s

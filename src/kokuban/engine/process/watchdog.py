@@ -9,12 +9,6 @@ itself (a suspended machine, a stopped process group).
 
 from dataclasses import dataclass
 
-from kokuban.engine.client import EngineStats
-
-TICK_S = 1.0
-MAX_TICK_S = 2 * TICK_S
-"""What a late tick counts as, at most."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Watchdog:
@@ -26,24 +20,29 @@ class Watchdog:
     max_step_s: float = 600.0
     """A whole prompt in one step of a large model takes a minute on a slow machine."""
 
+    tick_s: float = 1.0
+    """The time between two ticks. A late one counts as two at most."""
+
     _silent_s: float = 0.0
     _stuck_s: float = 0.0
     _steps: int = -1
 
-    def hear(self, stats: EngineStats | None) -> None:
-        """A message came; `stats`: how things stand, if it says so."""
+    def hear(self, num_steps: int | None) -> None:
+        """A message came; `num_steps`: how many steps have ended, if it says so."""
         self._silent_s = 0.0
-        if stats is None:
-            return
-        if stats.steps != self._steps or stats.running + stats.waiting == 0:
+        if num_steps is not None and num_steps != self._steps:
             self._stuck_s = 0.0
-        self._steps = stats.steps
+            self._steps = num_steps
 
-    def tick(self, elapsed_s: float) -> str | None:
-        """Time has passed; returns what is wrong, if something is."""
-        elapsed_s = min(elapsed_s, MAX_TICK_S)
+    def tick(self, elapsed_s: float, *, busy: bool) -> str | None:
+        """Time has passed; returns what is wrong, if something is.
+
+        Args:
+            busy: whether anybody waits for the engine.
+        """
+        elapsed_s = min(elapsed_s, 2 * self.tick_s)
         self._silent_s += elapsed_s
-        self._stuck_s += elapsed_s
+        self._stuck_s = self._stuck_s + elapsed_s if busy else 0.0
         if self._silent_s > self.max_silence_s:
             return f"has said nothing for {self.max_silence_s:g} s"
         if self._stuck_s > self.max_step_s:

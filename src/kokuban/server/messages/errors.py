@@ -1,7 +1,5 @@
 """Errors as Anthropic's clients read them: by a type, not by a code."""
 
-from typing import Literal
-
 import msgspec
 from starlette.responses import Response
 
@@ -21,15 +19,18 @@ _TYPES = {
 }
 
 
+TOO_LONG = "prompt is too long"
+"""Agents look for these words, and shorten their conversation when they find them."""
+
+
 class ErrorDetail(msgspec.Struct, frozen=True):
     type: str
     message: str
 
 
-class ErrorEnvelope(msgspec.Struct, frozen=True, kw_only=True):
+class MessagesError(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):
     """Also the data of the event that ends a stream which failed."""
 
-    type: Literal["error"] = "error"
     error: ErrorDetail
     request_id: str
 
@@ -39,12 +40,15 @@ def is_ours(path: str) -> bool:
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 
-def envelope(failure: Failure, request_id: str) -> ErrorEnvelope:
+def envelope(failure: Failure, request_id: str) -> MessagesError:
     """What a client of this API is told about an error."""
     kind = _TYPES.get(failure.status)
     if kind is None:
         kind = "invalid_request_error" if failure.status < 500 else "api_error"
-    return ErrorEnvelope(error=ErrorDetail(kind, failure.body.message), request_id=request_id)
+    message = failure.body.message
+    if failure.body.code == "context_length_exceeded":
+        message = f"{TOO_LONG}: {message}"
+    return MessagesError(error=ErrorDetail(kind, message), request_id=request_id)
 
 
 def error_response(failure: Failure, request_id: str) -> Response:

@@ -20,8 +20,9 @@ class Agent:
     """In the folder of programs."""
 
     tool: str
+    """A tool of its own, that it uses without asking; "": it has none."""
+
     arguments: Mapping[str, Any]
-    """A call that it carries out without asking."""
 
     prepare: Callable[[Path, str], None]
     """Write its configuration into a home directory, for a server's address."""
@@ -127,5 +128,26 @@ AGENTS = (
         prepare=_continue,
         command=("-p", "--config", "{home}/config.yaml", QUESTION),
         environment={},
+    ),
+    Agent(
+        name="aider",
+        program="aider",
+        tool="",
+        arguments={},
+        prepare=_nothing,
+        command=(
+            "--model",
+            "openai/m",
+            "--no-check-update",
+            "--no-show-model-warnings",
+            "--no-git",
+            "--yes-always",
+            "--no-analytics",
+            "--no-pretty",
+            "--message",
+            QUESTION,
+            "a.txt",
+        ),
+        environment={"OPENAI_API_KEY": KEY, "OPENAI_API_BASE": "{url}/v1"},
     ),
 )

@@ -1,0 +1,88 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kokuban.core.errors import RequestError
+from kokuban.server.answer import respond
+from kokuban.server.body import check_unknown, parse_body, read_json
+from kokuban.server.messages.answers import PING, TokenCount
+from kokuban.server.messages.convert import to_chat
+from kokuban.server.messages.form import MessagesForm
+from kokuban.server.messages.models import Conversation, CountRequest, MessagesRequest
+from kokuban.server.openai_models import ChatRequest
+from kokuban.server.openai_responses import encode
+from kokuban.server.pins import asks_to_keep
+from kokuban.server.routes import Router
+from kokuban.server.scopes import KeyScope
+from kokuban.server.serving import Serving, serving_of
+from kokuban.server.turn import begin_turn
+from kokuban.server.work import INLINE_JSON_BYTES, off_loop
+
+router = Router(KeyScope.INFER)
+
+_THEIR_NAMES = {
+    "stop": "stop_sequences",
+    "user": "metadata.user_id",
+    "response_format": "output_config.format",
+}
+
+
+@router.post("/v1/messages")
+async def messages(request: Request) -> Response:
+    """Continue a conversation, in Anthropic's form."""
+    serving = serving_of(request)
+    raw = await read_json(request, serving.settings)
+    body = await parse_body(MessagesRequest, raw)
+    check_unknown(request, serving.settings, body)
+    with _in_their_words():
+        chat = await _chat(serving, body, len(raw))
+        turn = await begin_turn(serving, request, chat, len(raw), api="messages")
+    form = MessagesForm(serving, turn.record, turn.params, keeps=asks_to_keep(chat))
+    return respond(
+        serving, turn.deltas, form, turn.record, stream=bool(chat.stream), keep_alive=PING
+    )
+
+
+@router.post("/v1/messages/count_tokens")
+async def count_tokens(request: Request) -> Response:
+    """How many tokens the prompt of such a conversation has. Nothing is computed."""
+    serving = serving_of(request)
+    raw = await read_json(request, serving.settings)
+    body = await parse_body(CountRequest, raw)
+    check_unknown(request, serving.settings, body)
+    with _in_their_words():
+        chat = await _chat(serving, body, len(raw))
+    serving.check_model(chat.model)
+    if chat.tool_choice == "none":
+        chat.tools = None
+    prompt = await serving.encode_chat(chat, len(raw))
+    return Response(encode(TokenCount(len(prompt))), media_type="application/json")
+
+
+@contextmanager
+def _in_their_words() -> Iterator[None]:
+    """An error in a field that is called otherwise in OpenAI's form, with the client's name."""
+    try:
+        yield
+    except RequestError as error:
+        theirs = _THEIR_NAMES.get(error.param or "")
+        if theirs is None:
+            raise
+        text = str(error).replace(error.param or "", theirs, 1)
+        raise RequestError(text, param=theirs, code=error.code) from None
+
+
+async def _chat(serving: Serving, body: Conversation, num_bytes: int) -> ChatRequest:
+    def work() -> ChatRequest:
+        has_system = any(message.role == "system" for message in body.messages)
+        return to_chat(
+            body,
+            keep_billing_line=serving.settings.keep_billing_line,
+            late_system=has_system and serving.model.chat_template.takes_late_system,
+        )
+
+    return await off_loop(work, num_bytes, INLINE_JSON_BYTES)
