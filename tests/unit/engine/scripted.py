@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 from tests.fakes import FakeRunner
+from tests.fakes_text import EOT, byte_tokenizer
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.errors import ModelError
 from kokuban.core.step import StepPlan, StepResult
 from kokuban.engine.client import EngineInfo, OwnedClient
 from kokuban.engine.core import EngineCore
+from kokuban.engine.grammars import GrammarStore
 from kokuban.engine.process import wire
 from kokuban.engine.process.child import main
 from kokuban.engine.process.client import ProcessClient
@@ -30,6 +32,7 @@ from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeySpace
 from kokuban.observe.clock import SystemClock
+from kokuban.sampling.grammar import GrammarCompiler
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.weights.wheels import Progress
 
@@ -91,7 +94,8 @@ def make_thread(directory: Path, config: SchedulerConfig) -> EngineThread:
         isa="scalar", token_budget=config.token_budget, prefix_cache=config.prefix_cache,
     )  # fmt: skip
     core = EngineCore(scheduler, manager, Executor(directory), SystemClock(), log=log)
-    return EngineThread(core, info)
+    grammars = GrammarStore(GrammarCompiler(byte_tokenizer(), [EOT], 262))
+    return EngineThread(core, info, grammars=grammars)
 
 
 def build(start: wire.Start, report: Progress) -> EngineThread:

@@ -96,6 +96,32 @@ async def test_every_field_of_a_request_arrives_and_every_field_of_an_event_come
     assert (usage.prompt_tokens, usage.output_tokens) == (40, 3)
 
 
+async def test_a_grammar_that_cannot_be_built_is_refused_before_anything_runs(
+    client: EngineClient,
+) -> None:
+    """B10, B46: the engine goes on, in whatever process it compiles."""
+    plain = make_request("r", 5, max_tokens=3)
+    request = replace(plain, params=replace(plain.params, grammar="start: ("))
+
+    with pytest.raises(RequestError, match="cannot be built") as caught:
+        await events_of(client, request)
+
+    assert caught.value.param == "grammar"
+    assert len(tokens_of(await events_of(client, plain), plain.id)) == 3
+
+
+async def test_who_leaves_while_a_grammar_is_compiled_leaves_nothing(client: EngineClient) -> None:
+    plain = make_request("r", 5, max_tokens=400)
+    request = replace(plain, params=replace(plain.params, grammar="start: /a*/"))
+    asked = asyncio.create_task(events_of(client, request))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+
+    await settled(client)
+    assert client.stats().free_blocks == NUM_BLOCKS
+
+
 async def test_many_requests_at_once_each_get_their_own(client: EngineClient) -> None:
     requests = [make_request(f"r{i}", 5 + i, max_tokens=20) for i in range(32)]
 
