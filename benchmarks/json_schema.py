@@ -31,9 +31,10 @@ from kokuban.weights.source import open_source
 class Walk:
     """Leads texts through masks, and keeps the times."""
 
-    def __init__(self, tokenizer: Tokenizer, end: int) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._end = end
+        self._ends = tokenizer.end_ids
+        self._end = min(self._ends)
         self.mask_s: list[float] = []
         self.compile_s: list[float] = []
 
@@ -45,8 +46,8 @@ class Walk:
         return compiled
 
     def passes(self, grammar: CompiledGrammar, text: str) -> bool:
-        """Whether every token may stand where it stands, byte by byte where it is not the one
-        that the matcher would take of a forced text."""
+        """Whether every token may stand where it stands. Of a text that is forced a mask allows
+        only one way to write it in tokens: there the matcher is asked."""
         request = Request(id=RequestId("r"), prompt_token_ids=(1,), params=SamplingParams())
         constraint = grammar.begin(request)
         mask = np.zeros((1, constraint.width), np.uint32)
@@ -55,13 +56,12 @@ class Walk:
             begun = time.perf_counter()
             constraint.fill(mask)
             self.mask_s.append(time.perf_counter() - begun)
-            if not mask.any() or constraint.error:
-                return False
+            allowed = set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")))
+            if token == self._end or allowed <= self._ends:
+                return token == self._end and token in allowed
             constraint.append(token)
             if constraint.error:
                 return False
-            if token == self._end:
-                return bool(mask[0, token // 32] >> np.uint32(token % 32) & np.uint32(1))
         return False
 
 
@@ -92,9 +92,8 @@ def main() -> None:
     args = parser.parse_args()
 
     tokenizer = load_text(open_source(args.model).tokenizer_source()).tokenizer
-    end = min(tokenizer.end_ids)
     compiler = GrammarCompiler(tokenizer, tokenizer.end_ids, tokenizer.vocab_size)
-    walk = Walk(tokenizer, end)
+    walk = Walk(tokenizer)
     compiler.compile(json_schema_grammar(True))  # the vocabulary is read once
     num_groups = num_alone = num_accepted = 0
     mistakes: list[str] = []

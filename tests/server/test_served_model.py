@@ -197,6 +197,15 @@ def test_a_prompt_comes_from_the_cache_of_its_own_salt_only(client: OpenAI, url:
     assert hits() - before == prompt_tokens - 1
 
 
+def test_the_next_turn_of_a_response_finds_the_whole_prompt_of_this_one(client: OpenAI) -> None:
+    first = client.responses.create(model="tiny", input="what comes next", max_output_tokens=4)
+    second = client.responses.create(
+        model="tiny", input="and then", previous_response_id=first.id, max_output_tokens=4
+    )
+
+    assert second.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens
+
+
 def test_an_answer_is_explained_by_its_id(client: OpenAI, url: str) -> None:
     """Found to the token where the text differs; found whole; and not at all after a reset."""
 

@@ -88,8 +88,10 @@ def _answer_file(
     concurrency = given["concurrency"] or engine_options.scheduler().max_running_requests
     scan = source.scan()
     _check_apart(requests, results)
-    with Sink(results, retry_failed=given["retry_failed"]) as sink:
+    with Sink(results) as sink:
         _check_same_batch(scan.digests, sink)
+        if given["retry_failed"]:
+            sink.drop_failed()
         code = 0
         if num_left := scan.num_left(sink):
             with open_engine(engine_options) as engine:

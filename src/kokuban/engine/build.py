@@ -5,6 +5,7 @@ below sees a whole configuration.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.env import cache_dir, debug
@@ -18,8 +19,8 @@ from kokuban.engine.grammars import GrammarStore
 from kokuban.engine.kv_memory import KvMemory, kv_budget, make_kv_memory, make_layout
 from kokuban.engine.loading import Compute, Loading, begin_loading
 from kokuban.engine.public_prefix import public_token_ids
-from kokuban.engine.speculation import DraftFiles, make_proposer, open_draft
 from kokuban.engine.thread import EngineThread
+from kokuban.kernels.merges import find_merges
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.prefix import KeySpace
 from kokuban.observe.clock import SystemClock
@@ -36,6 +37,9 @@ from kokuban.scheduler.scheduler import Scheduler
 from kokuban.text.load import ModelText, load_text
 from kokuban.weights.source import ModelSource
 from kokuban.weights.wheels import Progress as PullProgress
+
+if TYPE_CHECKING:
+    from kokuban.engine.speculation import DraftFiles
 
 
 def build_engine(
@@ -70,8 +74,8 @@ def _build(
     source, program, compute = loading.source, loading.program, loading.compute
     config = source.config
     layout = make_layout(program.kv, scheduler.block_size, runtime)
-    text = load_text(source.tokenizer_source())
-    draft = open_draft(runtime, text.tokenizer, loading.name, loading.on_pull)
+    text = load_text(source.tokenizer_source(), find_merges)
+    draft = _draft(loading, runtime, text)
     rope_positions = scheduler.max_context_tokens or config.max_positions
     key_space = _key_space(
         source, program, layout, scheduler, runtime, compute.isa, rope_positions, text
@@ -87,10 +91,28 @@ def _build(
     grammars = GrammarStore(GrammarCompiler(text.tokenizer, ends, valid_vocab))
     executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab, grammars)
     memory.storage.populate()
-    proposer = make_proposer(runtime, draft, budget, **compute._asdict())
+    proposer = _proposer(runtime, draft, budget, compute)
     core = _core(scheduler, memory, executor, prices, proposer)
     client = EngineThread(core, info, memory.doorbell, grammars)
     return Engine(client, *text, ends)
+
+
+def _draft(loading: Loading, runtime: RuntimeConfig, text: ModelText) -> "DraftFiles | None":
+    if not runtime.speculate:  # A start without it imports nothing of it.
+        return None
+    from kokuban.engine.speculation import open_draft
+
+    return open_draft(runtime, text.tokenizer, loading.name, loading.on_pull)
+
+
+def _proposer(
+    runtime: RuntimeConfig, draft: "DraftFiles | None", budget: KvBudget, compute: Compute
+) -> Proposer | None:
+    if not runtime.speculate:
+        return None
+    from kokuban.engine.speculation import make_proposer
+
+    return make_proposer(runtime, draft, budget, **compute._asdict())
 
 
 def _budget(
@@ -99,7 +121,7 @@ def _budget(
     max_positions: int,
     scheduler: SchedulerConfig,
     runtime: RuntimeConfig,
-    draft: DraftFiles | None,
+    draft: "DraftFiles | None",
 ) -> KvBudget:
     """The KV pool of this model; a draft model's is part of the same budget."""
     return kv_budget(

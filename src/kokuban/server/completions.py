@@ -71,7 +71,7 @@ async def completions(request: Request) -> Response:
             ]
         )
     if wanted is not None:
-        deltas = naming(deltas, wanted)
+        deltas = naming(deltas, wanted.param)
     return respond(serving, deltas, form, record, stream=bool(body.stream))
 
 

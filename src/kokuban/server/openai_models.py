@@ -158,6 +158,8 @@ class FunctionTool(Marked):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    """Its arguments must be valid under `parameters`."""
 
 
 class Tool(Marked):
@@ -205,6 +207,8 @@ class ChatRequest(TemplateFields, SamplingFields):
     logprobs: bool | None = of("logprobs")
     top_logprobs: int | None = of("top_logprobs")
     tool_choice: str | dict[str, Any] | None = of("tool_choice")
+    """Read by `tool_choice.plan_tools`."""
+
     parallel_tool_calls: bool | None = of("parallel_tool_calls")
     modalities: list[str] | None = of("modalities")
 
@@ -213,13 +217,6 @@ class ChatRequest(TemplateFields, SamplingFields):
     def _text_only(cls, value: list[str] | None) -> list[str] | None:
         if value is not None and value != ["text"]:
             raise ValueError("this server answers in text only")
-        return value
-
-    @field_validator("tool_choice")
-    @classmethod
-    def _free_choice(cls, value: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-        if value not in (None, "auto", "none"):
-            raise ValueError("only 'auto' and 'none' are supported yet: a call cannot be forced")
         return value
 
     @field_validator("top_logprobs")

@@ -70,7 +70,7 @@ def output_form(body: object) -> OutputForm | None:
     return None
 
 
-async def naming(deltas: AsyncGenerator[TextDelta], form: OutputForm) -> AsyncGenerator[TextDelta]:
+async def naming(deltas: AsyncGenerator[TextDelta], param: str) -> AsyncGenerator[TextDelta]:
     """The same deltas; an error about the grammar names the field that the client knows."""
     async with aclosing(deltas):
         try:
@@ -78,7 +78,7 @@ async def naming(deltas: AsyncGenerator[TextDelta], form: OutputForm) -> AsyncGe
                 yield delta
         except RequestError as error:
             if error.param == "grammar":
-                error.param = form.param
+                error.param = param
             raise
 
 

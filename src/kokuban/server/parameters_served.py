@@ -251,7 +251,8 @@ _CHAT = (
     Parameter(
         name="tool_choice",
         kind="string or object",
-        meaning="`auto` or `none`.",
+        meaning="`auto`, `none`, `required`, a function by its name, or some of the tools "
+        "(`allowed_tools`): `docs/tools.md`.",
         apis=Api.CHAT,
     ),
     Parameter(

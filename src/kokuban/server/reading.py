@@ -1,14 +1,17 @@
-"""Reads the answers of a turn: each choice's text becomes parts, by the parser of the model."""
+"""Says what the answers of a turn must match, and reads them: each choice's text becomes parts."""
 
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from kokuban.core.errors import RequestError
+from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta
 from kokuban.server.serving import Serving
+from kokuban.server.tool_choice import ToolPlan
+from kokuban.text.answer_grammar import AnswerGrammar
 from kokuban.text.answer_parser import AnswerParser
-from kokuban.text.call_styles import CallStyle
-from kokuban.text.reasoning import is_thinking
+from kokuban.text.reasoning import Thoughts, thoughts_after
 
 _NUM_TAIL_TOKENS = 16
 """More than the mark that opens a block of thoughts has, with white space after it."""
@@ -16,40 +19,65 @@ _NUM_TAIL_TOKENS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """What is looked for in the answers to one prompt."""
+    """What is asked of the answers to one prompt, and how they are read."""
 
     serving: Serving
-    tools: Collection[str]
-    """Names that may be called."""
-
-    max_calls: int | None
-    is_thinking: bool
-    """The prompt has opened a block of thoughts."""
+    plan: ToolPlan
+    thoughts: Thoughts
+    """What the end of the prompt leaves to think."""
 
     def parser(self) -> AnswerParser:
         """A parser for one choice."""
         style = self.serving.chat_template.style
-        reads_calls = self.serving.settings.tool_parser != "none"
         return AnswerParser(
             style.calls,
-            tools=self.tools if reads_calls else (),
-            max_calls=self.max_calls,
+            tools=self.plan.names if self._reads_calls else (),
+            max_calls=self.plan.max_calls,
             reasons=style.reasons,
-            is_thinking=self.is_thinking,
+            is_thinking=self.thoughts is Thoughts.GO_ON,
         )
 
+    def bound(self, params: SamplingParams) -> SamplingParams:
+        """The parameters with the grammar of calls, and room for thoughts before any grammar.
 
-def reader_of(
-    serving: Serving, prompt: Sequence[int], tools: Collection[str], max_calls: int | None
-) -> Reader:
+        Raises:
+            RequestError: a tool's parameters cannot be followed; names the tool.
+        """
+        grammar = self._grammar(params.grammar)
+        return params if grammar == params.grammar else replace(params, grammar=grammar)
+
+    def _grammar(self, form: str | None) -> str | None:
+        plan = self.plan
+        write = AnswerGrammar(
+            style=self.serving.chat_template.style,
+            specials=self.serving.special_marks,
+            thoughts=self.thoughts,
+        )
+        if plan.is_forced and not self._reads_calls:
+            raise RequestError(
+                "a call cannot be forced: this server was started with --tool-parser none",
+                param="tool_choice",
+            )
+        if plan.is_forced:
+            return write.forced(plan.tools, plan.max_calls)
+        tools = plan.tools if self._reads_calls else ()
+        if form is not None:
+            has_more = tools or self.thoughts is not Thoughts.NONE
+            return write.formed(form, tools, plan.max_calls) if has_more else form
+        return write.free(tools, plan.max_calls) if tools and plan.is_bound else None
+
+    @property
+    def _reads_calls(self) -> bool:
+        return self.serving.settings.tool_parser != "none"
+
+
+def reader_of(serving: Serving, prompt: Sequence[int], plan: ToolPlan) -> Reader:
     """What is to be looked for after this prompt."""
-    tail = serving.model.tokenizer.decode(prompt[-_NUM_TAIL_TOKENS:], skip_special=False)
-    return Reader(serving=serving, tools=tools, max_calls=max_calls, is_thinking=is_thinking(tail))
-
-
-def plain_parser() -> AnswerParser:
-    """A parser for what must have a form: all of it is said to the user."""
-    return AnswerParser(CallStyle(name="none", openers=()))
+    thoughts = Thoughts.NONE
+    if serving.chat_template.style.reasons:
+        tail = prompt[-_NUM_TAIL_TOKENS:]
+        thoughts = thoughts_after(serving.model.tokenizer.decode(tail, skip_special=False))
+    return Reader(serving=serving, plan=plan, thoughts=thoughts)
 
 
 async def parted(

@@ -1,7 +1,7 @@
 """What every route shares: the model that is served, and the way from a body to token ids."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
@@ -48,8 +48,8 @@ class Serving:
     chat_template: ChatTemplate
     """The model's, with the operator's choice of parsers."""
 
-    shown_ids: frozenset[int] = frozenset()
-    """Special tokens that the parsers of answers must see."""
+    special_marks: Mapping[str, int] = field(default_factory=dict)
+    """Marks of calls and thoughts that are special tokens; the parsers of answers must see them."""
 
     drain: Drain = field(default_factory=Drain)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -185,7 +185,7 @@ def new_serving(
     return Serving(
         model=model,
         chat_template=template,
-        shown_ids=_shown_ids(template, model.tokenizer),
+        special_marks=_special_marks(template, model.tokenizer),
         settings=settings,
         clock=clock,
         keys=keys,
@@ -205,9 +205,9 @@ def _with_parsers(template: ChatTemplate, settings: ServerSettings) -> ChatTempl
     return template if style == template.style else template.with_style(style)
 
 
-def _shown_ids(template: ChatTemplate, tokenizer: Tokenizer) -> frozenset[int]:
-    ids = (tokenizer.id_of(mark) for mark in template.style.marks)
-    return frozenset(i for i in ids if i is not None and tokenizer.is_special(i))
+def _special_marks(template: ChatTemplate, tokenizer: Tokenizer) -> dict[str, int]:
+    ids = ((mark, tokenizer.id_of(mark)) for mark in template.style.marks)
+    return {mark: i for mark, i in ids if i is not None and tokenizer.is_special(i)}
 
 
 def serving_of(request: Request) -> Serving:
@@ -295,9 +295,8 @@ def _longest_token(tokenizer: Tokenizer) -> int:
 
     An entry of the vocabulary has no fewer bytes than its text, except for a space in front.
     """
-    pieces = map(tokenizer.piece_of, range(tokenizer.vocab_size))
     # A character has 4 bytes at most: only few entries need be encoded to know that.
-    long = [piece for piece in pieces if piece and len(piece) * 4 >= MIN_TOKEN_BYTES]
+    long = [piece for piece in tokenizer.pieces if piece and len(piece) * 4 >= MIN_TOKEN_BYTES]
     longest = max((len(piece.encode("utf-8", "replace")) for piece in long), default=0)
     return max(MIN_TOKEN_BYTES, longest + 1)
 

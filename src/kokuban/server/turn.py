@@ -18,10 +18,11 @@ from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.output_format import OutputForm, naming, output_form
 from kokuban.server.pins import chat_pins
-from kokuban.server.reading import parted, plain_parser, reader_of
+from kokuban.server.reading import parted, reader_of
 from kokuban.server.record import Record
 from kokuban.server.serving import Serving, sampling_params
 from kokuban.server.sessions import session_of
+from kokuban.server.tool_choice import plan_tools
 from kokuban.server.tool_pause import pausing
 from kokuban.server.work import off_loop
 
@@ -57,9 +58,12 @@ async def begin_turn(
     params = _params(serving, body, form)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, api, params)
-    if body.tool_choice == "none":
+    plan = plan_tools(body)
+    if not plan.tools:
         body.tools = None
     prompt = await serving.encode_chat(body, num_bytes)
+    reader = reader_of(serving, prompt, plan)
+    params = await off_loop(partial(reader.bound, params), num_bytes)
     pins = await chat_pins(serving, body, prompt, num_bytes)
     serving.begin(record, [prompt], body.cache_salt)
     deltas = generate(
@@ -75,15 +79,12 @@ async def begin_turn(
         cache_scope=body.cache_salt or "",
         session=session,
         pins=pins,
-        shown=serving.shown_ids,
+        shown=serving.special_marks.values(),
     )
-    if form is not None:
-        deltas = naming(deltas, form)
-    tools = {tool.function.name for tool in body.tools or ()}
-    max_calls = 1 if body.parallel_tool_calls is False else None
-    reader = reader_of(serving, prompt, tools, max_calls)
-    deltas = parted(deltas, reader.parser if form is None else plain_parser)
-    if session and tools:
+    if params.grammar is not None:
+        deltas = naming(deltas, form.param if form is not None else "tools")
+    deltas = parted(deltas, reader.parser)
+    if session and plan.tools:
         tenant = request.state.tenant
         deltas = pausing(deltas, serving.model.client, n=params.n, tenant=tenant, session=session)
     return Turn(deltas=deltas, record=record, params=params)

@@ -5,10 +5,20 @@ the marks belong to the form: templates write them again when the answer is repl
 """
 
 from collections.abc import Callable
+from enum import Enum, auto
 
 from kokuban.text.held import MAX_WHITE, WHITE, end_of_words, mark_at_end
 
 OPEN, CLOSE = "<think>", "</think>"
+
+
+class Thoughts(Enum):
+    """What an answer may begin with."""
+
+    NONE = auto()
+    MAY_BEGIN = auto()
+    GO_ON = auto()
+    """The prompt has opened the block."""
 
 
 class ReasoningParser:
@@ -83,6 +93,9 @@ class ReasoningParser:
         self._buffer = ""
 
 
-def is_thinking(prompt_end: str) -> bool:
-    """Whether a prompt that ends like this has opened a block of thoughts."""
-    return prompt_end.rstrip(WHITE).endswith(OPEN)
+def thoughts_after(prompt_end: str) -> Thoughts:
+    """What a prompt that ends like this leaves to think."""
+    end = prompt_end.rstrip(WHITE)
+    if end.endswith(OPEN):
+        return Thoughts.GO_ON
+    return Thoughts.NONE if end.endswith(CLOSE) else Thoughts.MAY_BEGIN

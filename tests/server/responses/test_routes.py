@@ -474,3 +474,38 @@ async def test_truncation_leaves_out_the_oldest_turns_and_keeps_the_head() -> No
     )
     assert prompt_of(model, 0) == turn("system", "i") + kept + turn("user", "last") + OPEN
     assert error["code"] == alone["code"] == "context_length_exceeded"
+
+
+LEFT_OUT: list[Json] = [{"type": "web_search"}, {"type": "local_shell"}, {"type": "new\nline"}]
+
+
+async def test_tools_that_are_not_served_are_left_out_and_named() -> None:
+    body = {"input": "p", "tools": [{"type": "function", "name": "f"}, *LEFT_OUT], "extra": 1}
+    async with client(model_of()) as http:
+        response = await http.post("/v1/responses", json=body)
+        quiet = await http.post("/v1/responses", json={"input": "p"})
+
+    told = "tools of these types are not served: ?, local_shell, web_search"
+    assert response.headers["x-kokuban-warning"] == f"unknown fields: extra; {told}"
+    assert [tool["name"] for tool in response.json()["tools"]] == ["f"]
+    assert "x-kokuban-warning" not in quiet.headers
+
+
+async def test_a_strict_server_refuses_what_it_does_not_serve() -> None:
+    async with client(model_of(), strict=True) as http:
+        unknown = await refused(http, extra=1)
+        tool = await refused(http, tools=LEFT_OUT[:1])
+        answer = await ask(http, reasoning={"effort": "none"}, text={"verbosity": "low"})
+
+    assert (unknown["param"], unknown["code"]) == ("extra", "unknown_field")
+    assert (tool["param"], tool["code"]) == ("tools", "unsupported_tool")
+    assert answer["status"] == "completed"
+
+
+async def test_the_effort_reaches_the_template() -> None:
+    template = "{{ reasoning_effort }} {{ enable_thinking }}"
+    model = served(pieces=PIECES, engine=FakeEngine({ord("e"): EOT}), template=template)
+    async with client(model) as http:
+        await ask(http, reasoning={"effort": "none"})
+
+    assert prompt_of(model) == "none False"

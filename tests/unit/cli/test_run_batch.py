@@ -70,7 +70,7 @@ def test_files_that_do_not_belong_together_are_refused_before_a_model_is_read(
     (tmp_path / "out").write_text("".join(f"{each}\n" for each in results))
 
     with pytest.raises(ConfigError, match=message):
-        run(tmp_path / "in", tmp_path / "out", "--model", tmp_path / "none.gguf")
+        run(tmp_path / "in", tmp_path / "out", "--model", tmp_path / "none.gguf", "--retry-failed")
 
     assert (tmp_path / "out").read_text().splitlines() == results
 

@@ -49,13 +49,12 @@ class Sink:
 
     Args:
         path: made when it is not there; results in it are kept.
-        retry_failed: forget the results that are no success.
 
     Raises:
         ConfigError: it cannot be used: another run has it, or it holds something else.
     """
 
-    def __init__(self, path: Path, *, retry_failed: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.digests: set[bytes] = set()
         """Of the custom_ids that have a result."""
@@ -69,8 +68,6 @@ class Sink:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._lock()
             self._repair()
-            if retry_failed:
-                self._drop_failed()
             self._read()
         except OSError as error:
             self.close()
@@ -117,6 +114,21 @@ class Sink:
         self._note(result.custom_id, result.error.line if result.error else None)
         self.num_failed += not result.succeeded
 
+    def drop_failed(self) -> None:
+        """Forget the results that are no success: in one step the file holds the others only.
+
+        Raises:
+            BatchStopped: it could not be written; nothing has changed.
+        """
+        try:
+            self._keep_successes()
+        except OSError as error:
+            raise BatchStopped(f"{self.path} cannot be written: {error.strerror}") from error
+        self.digests.clear()
+        self.numbers.clear()
+        self.num_failed = 0
+        self._read()
+
     def close(self) -> None:
         """Bring it to the disk; a second call does nothing."""
         if self._file >= 0:
@@ -145,8 +157,7 @@ class Sink:
         if end < size:
             os.ftruncate(self._file, end)
 
-    def _drop_failed(self) -> None:
-        """Replace the file by one that holds the successes only, in one step."""
+    def _keep_successes(self) -> None:
         beside = self.path.with_name(f"{self.path.name}.part")
         kept = os.open(beside, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o644)
         try:

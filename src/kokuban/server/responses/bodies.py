@@ -82,7 +82,7 @@ class OutputDetails(Struct, frozen=True):
 
 
 class ResponseUsage(Struct, frozen=True, kw_only=True):
-    """The end token counts; so do the tokens that open and close thoughts and calls."""
+    """The end token counts; so do those that open and close thoughts and calls."""
 
     input_tokens: int
     input_tokens_details: InputDetails

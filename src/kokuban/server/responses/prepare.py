@@ -41,6 +41,7 @@ _SAME = (
     "ignore_eos",
     "priority",
     "cache_salt",
+    "chat_template_kwargs",
     "user",
     "prompt_cache_key",
     "prompt_cache_retention",
@@ -162,7 +163,7 @@ def _chat(
         "tool_choice": chat_tool_choice(body.tool_choice, toolbox),
         "max_completion_tokens": body.max_output_tokens,
         "response_format": _response_format(body),
-        "chat_template_kwargs": _template_kwargs(body),
+        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
     }
     if not toolbox.functions:
         fields["parallel_tool_calls"] = None
@@ -182,15 +183,6 @@ def _response_format(body: ResponseRequest) -> dict[str, Any] | None:
         return {"type": "json_object"}
     given = form.model_dump(by_alias=True, exclude_unset=True)
     return {"type": "json_schema", "json_schema": {k: v for k, v in given.items() if k != "type"}}
-
-
-def _template_kwargs(body: ResponseRequest) -> dict[str, Any] | None:
-    """What the template may ask about thinking, by the names that templates have for it."""
-    effort = body.reasoning.effort if body.reasoning else None
-    kwargs: dict[str, Any] = {}
-    if effort is not None:
-        kwargs = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-    return kwargs | (body.chat_template_kwargs or {}) or None
 
 
 async def in_our_terms(deltas: AsyncGenerator[TextDelta]) -> AsyncGenerator[TextDelta]:

@@ -10,13 +10,16 @@
 A response belongs to the API key that asked for it; to others it is unknown.
 """
 
+import re
+from collections.abc import Sequence
+
 from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
 from kokuban.core.errors import RequestError
 from kokuban.server.answer import respond
-from kokuban.server.body import parse_body, read_json
+from kokuban.server.body import MAX_NAMED, check_unknown, parse_body, read_json
 from kokuban.server.errors import HttpError
 from kokuban.server.openai_responses import encode
 from kokuban.server.responses.background import Background, Kept
@@ -30,10 +33,13 @@ from kokuban.server.responses.store import Entry, ResponseStore
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
+from kokuban.server.settings import ServerSettings
 from kokuban.server.turn import begin_turn
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
+
+_PLAIN = re.compile(r"[\w.\-]{1,64}", re.ASCII)
 
 router = Router(KeyScope.INFER)
 
@@ -155,7 +161,25 @@ async def _ask(request: Request) -> Ask:
     serving = serving_of(request)
     raw = await read_json(request, serving.settings)
     body = await parse_body(ResponseRequest, raw)
-    return await prepare(serving, _kept(request).store, request.state.tenant, body, len(raw))
+    check_unknown(request, serving.settings, body)
+    ask = await prepare(serving, _kept(request).store, request.state.tenant, body, len(raw))
+    if ask.toolbox.left_out:
+        _tell_left_out(request, serving.settings, ask.toolbox.left_out)
+    return ask
+
+
+def _tell_left_out(request: Request, settings: ServerSettings, kinds: Sequence[str]) -> None:
+    """Name the tools that the model is not told about in the header `x-kokuban-warning`.
+
+    Raises:
+        RequestError: the operator wants everything refused that is not served.
+    """
+    names = sorted({kind if _PLAIN.fullmatch(kind) else "?" for kind in kinds})
+    told = f"tools of these types are not served: {', '.join(names[:MAX_NAMED])}"
+    if settings.strict:
+        raise RequestError(f"{told}; leave them out", param="tools", code="unsupported_tool")
+    before: str | None = getattr(request.state, "warning", None)
+    request.state.warning = f"{before}; {told}" if before else told
 
 
 def _kept(request: Request) -> Kept:
