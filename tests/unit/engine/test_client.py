@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fakes import continuation, make_request
+from tests.fakes import continuation, fake_embedding, make_request
 from tests.unit.engine.scripted import KINDS, NUM_BLOCKS, Kind, engine
 
 from kokuban.core.errors import Overloaded, PromptTooLong, RequestError, ShuttingDown, StepFailed
@@ -120,6 +120,15 @@ async def test_who_leaves_while_a_grammar_is_compiled_leaves_nothing(client: Eng
 
     await settled(client)
     assert client.stats().free_blocks == NUM_BLOCKS
+
+
+async def test_the_vector_of_a_prompt_arrives_bit_by_bit(client: EngineClient) -> None:
+    request = make_request("pools", 40, pooling="last")
+
+    events = await events_of(client, request)
+
+    assert events[-1].finish is FinishReason.STOP
+    assert events[-1].embedding == fake_embedding(request.prompt_token_ids)
 
 
 async def test_many_requests_at_once_each_get_their_own(client: EngineClient) -> None:
