@@ -58,6 +58,14 @@ BASES: Mapping[str, str] = {
 }
 """Fields that make a good body of each route; routes that the server has not are left out."""
 
+LIMITS: Mapping[str, str] = {
+    "/v1/chat/completions": "max_tokens",
+    "/v1/completions": "max_tokens",
+    "/v1/responses": "max_output_tokens",
+    "/v1/messages": "max_tokens",
+}
+"""How each route calls the length of an answer: most of them are kept short."""
+
 PATHS = (
     "/", "/health", "/ready", "/metrics", "/stats", "/version", "/v1/models", "/v1/models/m",
     "/v1/models/nope", "/v1/explain/none", "/v1/sessions/s", "/v1/sessions/s/resume",
@@ -122,8 +130,8 @@ def _body(rng: random.Random, path: str) -> bytes:
         else:
             values = ["null"] if parameter.kind == "any" else good(parameter)
         fields.append(f'"{parameter.name}":{rng.choice(values or JUNK)}')
-    if rng.random() < 0.99 and "completions" in path:
-        fields.append(f'"max_tokens":{rng.randint(1, 3)}')  # The last one counts.
+    if rng.random() < 0.99 and (name := LIMITS.get(path)):
+        fields.append(f'"{name}":{rng.randint(1, 3)}')  # The last one counts.
     if '"n":128' in fields and rng.random() < 0.95:
         fields.append(f'"n":{rng.randint(1, 3)}')
     if rng.random() < 0.1:

@@ -51,6 +51,7 @@ _GOOD: Mapping[str, Sequence[str]] = {
     "min_tokens": ("0", "1"),
     "continue_final_message": ("null", "false"),
     "best_of": ("null",),
+    "suffix": ("null",),
 }
 """Where a type does not say what is taken."""
 

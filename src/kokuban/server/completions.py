@@ -1,7 +1,7 @@
 """POST /v1/completions: the older face, for raw prompts, token ids, echo and scoring."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.answer import respond
+from kokuban.server.answer_size import check_num_logprobs
 from kokuban.server.body import check_unknown, parse_body, read_json
 from kokuban.server.completion_form import CompletionForm, Prompt
 from kokuban.server.openai_models import CompletionRequest, prompt_rows
@@ -31,6 +32,7 @@ from kokuban.server.serving import (
 )
 from kokuban.server.sessions import session_of
 from kokuban.server.work import off_loop
+from kokuban.text.infill import find_infill
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this route."""
@@ -59,7 +61,10 @@ async def completions(request: Request) -> Response:
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, "completions", params)
     prompts = await off_loop(partial(_prompts, serving, body, params.n), len(raw))
-    serving.begin(record, [prompt.token_ids for prompt in prompts], body.cache_salt)
+    ids = [prompt.token_ids for prompt in prompts]
+    context = serving.info.max_context_tokens
+    check_num_logprobs(params, ids, context, stream=bool(body.stream))
+    serving.begin(record, ids, body.cache_salt)
     form = CompletionForm(serving, body, record, prompts, params)
     if _is_echo_only(body):
         deltas = _nothing(len(prompts) * params.n)
@@ -102,10 +107,12 @@ def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
     add_bos = serving.model.tokenizer.add_bos
     if body.add_special_tokens is not None:
         add_bos = body.add_special_tokens
+    fill = None if body.suffix is None else _filling(serving, body.suffix, add_bos=add_bos)
     prompts: list[Prompt] = []
     num_tokens = 0
     for row in rows:
-        prompts.append(_prompt(serving, row, add_bos=add_bos))
+        prompt = _prompt(serving, row, add_bos=add_bos and fill is None)
+        prompts.append(prompt if fill is None else fill(prompt))
         num_tokens += len(prompts[-1].token_ids)
         if num_tokens > limit:
             raise RequestError(
@@ -114,6 +121,25 @@ def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
                 param="prompt",
             )
     return prompts
+
+
+def _filling(serving: Serving, suffix: str, *, add_bos: bool) -> Callable[[Prompt], Prompt]:
+    """What makes a prompt with a gap of the text in front of it."""
+    tokenizer = serving.model.tokenizer
+    infill = find_infill(tokenizer)
+    after = serving.encode(suffix, add_bos=False)
+    first = [tokenizer.bos_id] if add_bos and tokenizer.bos_id is not None else []
+
+    def fill(prompt: Prompt) -> Prompt:
+        return Prompt(prompt.text, [*first, *infill.prompt(prompt.token_ids, after)])
+
+    return fill
+
+
+def _ends(serving: Serving, body: CompletionRequest) -> frozenset[int]:
+    """Tokens that end the text, beside those that the client names."""
+    ends = serving.model.end_token_ids
+    return ends if body.suffix is None else ends | find_infill(serving.model.tokenizer).ends
 
 
 def _rows(body: CompletionRequest, n: int) -> Sequence[str | list[int]]:
@@ -164,7 +190,7 @@ async def _generate(
         prompt.token_ids,
         params,
         request_id=f"{record.request_id}-{index}",
-        end_token_ids=serving.model.end_token_ids,
+        end_token_ids=_ends(serving, body),
         continues=True,
         priority=body.priority or 0,
         tenant=request.state.tenant,

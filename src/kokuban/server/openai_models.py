@@ -107,6 +107,7 @@ class SamplingFields(CacheFields):
     priority: int | None = of("priority")
     user: str | None = of("user")
     cache_salt: str | None = of("cache_salt")
+    return_token_ids: bool | None = of("return_token_ids")
 
     @field_validator("stop", mode="after")
     @classmethod
@@ -236,6 +237,7 @@ class CompletionRequest(SamplingFields):
     apis: ClassVar[Api] = Api.COMPLETIONS
     prompt: Prompt = of("prompt")
     max_tokens: int | None = of("max_tokens", Api.COMPLETIONS)
+    suffix: str | None = of("suffix")
     echo: bool | None = of("echo")
     logprobs: int | None = of("logprobs", Api.COMPLETIONS)
     best_of: int | None = of("best_of")
@@ -256,6 +258,13 @@ class CompletionRequest(SamplingFields):
             raise ValueError(f"{value} is below n={n}: the n best of them are returned")
         if info.data.get("stream"):
             raise ValueError("cannot be streamed when it is above n: the best are known at the end")
+        return value
+
+    @field_validator("echo")
+    @classmethod
+    def _no_gap(cls, value: bool | None, info: Any) -> bool | None:
+        if value and info.data.get("suffix") is not None:
+            raise ValueError("a prompt with a suffix cannot be echoed; leave one of them out")
         return value
 
     @property

@@ -35,7 +35,9 @@ def _refused(
 _IGNORED = (
     *_ignored("OpenAI", "Finished answers are not kept here.", Api.CHAT, store="boolean"),
     *_ignored("OpenAI", "Labels of kept answers; none are kept.", Api.CHAT, metadata="object"),
-    *_ignored("OpenAI", "There is one tier.", Api.CHAT, service_tier="string"),
+    *_ignored(
+        "OpenAI", "There is one tier; the answer says `default`.", Api.CHAT, service_tier="string"
+    ),
     *_ignored("OpenAI", "The API key says who asks.", Api.CHAT, safety_identifier="string"),
     *_ignored("OpenAI", "Ask for a short answer in words.", Api.CHAT, verbosity="string"),
     *_ignored(
@@ -63,7 +65,6 @@ _REFUSED_OPENAI = (
     *_refused("OpenAI", "this server answers in text only", Api.CHAT, audio=()),
     *_refused("OpenAI", "this server has no search", Api.CHAT, web_search_options=()),
     *_refused("OpenAI", "this server does not moderate; do it before and after", moderation=()),
-    *_refused("OpenAI", "inserting before a suffix is not supported", Api.COMPLETIONS, suffix=()),
 )
 
 _REFUSED_VLLM = (
@@ -122,7 +123,7 @@ _REFUSED_LLAMA_CPP = (
     ),
     *_refused("llama.cpp", "prompts are never cut", n_keep=(0,), n_discard=(0,)),
     *_refused("llama.cpp", "use stop", n_indent=(0,)),
-    *_refused("llama.cpp", "use logprobs for the ids", return_tokens=()),
+    *_refused("llama.cpp", "use return_token_ids", return_tokens=()),
     *_refused("llama.cpp", "the answer is always whole", response_fields=()),
     *_refused("llama.cpp", "no adapters are loaded here", lora=()),
 )

@@ -231,6 +231,17 @@ _SCHEDULING = (
     ),
 )
 
+_IDS = (
+    Parameter(
+        name="return_token_ids",
+        kind="boolean",
+        meaning="Put `prompt_token_ids` and each choice's `token_ids` into the answer; in a stream "
+        "those of the prompt into the first event of each choice.",
+        origin="vLLM",
+        default=False,
+    ),
+)
+
 _CHAT = (
     Parameter(
         name="messages",
@@ -327,6 +338,13 @@ _COMPLETIONS = (
         default=REQUIRED,
     ),
     Parameter(
+        name="suffix",
+        kind="string",
+        meaning="The text behind the gap that is to be filled. Only models with tokens for it "
+        "(Qwen2.5-Coder, StarCoder and others); not with `echo`.",
+        apis=Api.COMPLETIONS,
+    ),
+    Parameter(
         name="echo",
         kind="boolean",
         meaning="The prompt comes first; with `logprobs` it is scored too.",
@@ -358,5 +376,5 @@ _COMPLETIONS = (
 )
 
 SERVED = (
-    *_ANSWER, *_LENGTH, *_SAMPLING, *_SCHEDULING, *FORM, *_CHAT, *_COMPLETIONS,
+    *_ANSWER, *_LENGTH, *_SAMPLING, *_SCHEDULING, *_IDS, *FORM, *_CHAT, *_COMPLETIONS,
 )  # fmt: skip

@@ -19,6 +19,7 @@ from kokuban.observe.clock import Clock
 from kokuban.observe.metrics import ServingMetrics
 from kokuban.server.openai_responses import UsageBody
 from kokuban.server.receipt import merge, usage_body
+from kokuban.text.parts import ReasoningPart
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,9 @@ class Record:
     created: int = field(default_factory=lambda: int(time.time()))
     prompt_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Those of `output_tokens` that became thoughts."""
+
     submitted_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
@@ -69,6 +73,9 @@ class Record:
     """By choice. Grow at their ends only, and only while there are `prompts`."""
 
     on_end: "Callable[[Record], None] | None" = None
+    _unread: dict[int, int] = field(default_factory=dict)
+    """By choice: tokens whose text has not come yet."""
+
     _last_by_choice: dict[int, float] = field(default_factory=dict)
 
     async def watch(self, deltas: AsyncGenerator[TextDelta]) -> AsyncGenerator[TextDelta]:
@@ -101,10 +108,15 @@ class Record:
             self._last_by_choice[delta.choice] = now_s
             self.last_token_s = now_s
             self.output_tokens += len(delta.tokens)
+            self._unread[delta.choice] = self._unread.get(delta.choice, 0) + len(delta.tokens)
             self.metrics.add("generation_tokens", len(delta.tokens))
             if self.prompts:
                 output = self.outputs.setdefault(delta.choice, array("i"))
                 output.extend(token.token_id for token in delta.tokens)
+        if delta.parts:  # Tokens belong to the text that they become.
+            num_read = self._unread.pop(delta.choice, 0)
+            if isinstance(delta.parts[0], ReasoningPart):
+                self.reasoning_tokens += num_read
         if delta.usage is not None:
             self.usages[delta.choice] = delta.usage
         if delta.finish is not None:
@@ -135,7 +147,9 @@ class Record:
 
     def usage_body(self) -> UsageBody:
         """The counts so far, as the API shows them."""
-        return usage_body(self.prompt_tokens, self.output_tokens, self.usage())
+        return usage_body(
+            self.prompt_tokens, self.output_tokens, self.usage(), self.reasoning_tokens
+        )
 
     def end(self, reason: str | None = None) -> None:
         """Write the line and the numbers; a second call does nothing.

@@ -7,7 +7,7 @@ Every chat-like API (chat completions, responses, messages) turns its body into 
 the form that templates know, and shows the deltas in a shape of its own.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from starlette.requests import Request
 
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta, generate
+from kokuban.server.answer_size import check_num_logprobs
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.output_format import OutputForm, naming, output_form
 from kokuban.server.pins import chat_pins
@@ -36,6 +37,8 @@ class Turn:
 
     record: Record
     params: SamplingParams
+    prompt: Sequence[int]
+    """Token ids."""
 
 
 async def begin_turn(
@@ -64,6 +67,8 @@ async def begin_turn(
     prompt = await serving.encode_chat(body, num_bytes)
     reader = reader_of(serving, prompt, plan)
     params = await off_loop(partial(reader.bound, params), num_bytes)
+    context = serving.info.max_context_tokens
+    check_num_logprobs(params, [prompt], context, stream=bool(body.stream))
     pins = await chat_pins(serving, body, prompt, num_bytes)
     serving.begin(record, [prompt], body.cache_salt)
     deltas = generate(
@@ -87,7 +92,7 @@ async def begin_turn(
     if session and plan.tools:
         tenant = request.state.tenant
         deltas = pausing(deltas, serving.model.client, n=params.n, tenant=tenant, session=session)
-    return Turn(deltas=deltas, record=record, params=params)
+    return Turn(deltas=deltas, record=record, params=params, prompt=prompt)
 
 
 def _params(serving: Serving, body: ChatRequest, form: OutputForm | None) -> SamplingParams:

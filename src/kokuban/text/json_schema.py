@@ -27,6 +27,7 @@ Schema = Mapping[str, Any] | bool
 _SCHEMA = ("additionalProperties", "additionalItems", "items", "unevaluatedProperties")
 _SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _NAMING = frozenset(("properties", "patternProperties", "required"))
 _IN_PLACE = frozenset(
@@ -149,6 +150,7 @@ class _Preparation:
         for keyword in _REFUSED:
             if keyword in made:
                 raise self._error(f"{path}/{keyword}", f"the keyword {keyword!r} is not supported")
+        self._check_types(made, path)
         self._check_counts(made, path)
         for keyword in ("const", "enum"):
             if keyword in made:
@@ -183,13 +185,29 @@ class _Preparation:
             elif keyword in _SCHEMA:
                 made[keyword] = self.schema(value, place)
 
+    def _check_types(self, made: Mapping[str, Any], path: str) -> None:
+        kinds = made.get("type", [])
+        for kind in kinds if isinstance(kinds, list) else [kinds]:
+            if kind not in _TYPES:
+                known = ", ".join(_TYPES)
+                raise self._error(
+                    f"{path}/type", f"{_short(kind)} is no type of JSON; there are {known}"
+                )
+        required = made.get("required", [])
+        if not (isinstance(required, list) and all(isinstance(each, str) for each in required)):
+            raise self._error(f"{path}/required", f"{_short(required)} is no list of names")
+
     def _check_counts(self, made: dict[str, Any], path: str) -> None:
         for keyword in _COUNTS:
             value = made.get(keyword)
             if isinstance(value, float) and value.is_integer():
-                made[keyword] = int(value)
+                value = made[keyword] = int(value)
+            if value is not None and (type(value) is not int or value < 0):
+                raise self._error(
+                    f"{path}/{keyword}", f"{_short(value)} is no whole number of 0 or more"
+                )
         wanted, required = made.get("minProperties"), made.get("required")
-        num_required = len(set(map(str, required))) if isinstance(required, list) else 0
+        num_required = len(set(required)) if isinstance(required, list) else 0
         if isinstance(wanted, int) and wanted > max(1, num_required):
             # Names may come twice, and count once.
             raise self._error(
