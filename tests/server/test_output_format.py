@@ -248,6 +248,19 @@ async def test_a_hostile_regex_gets_an_answer(http: httpx.AsyncClient, regex: st
     assert response.status_code in (200, 400), response.text
 
 
+async def test_a_grammar_that_turns_out_to_be_too_much_is_the_clients_fault(
+    http: httpx.AsyncClient,
+) -> None:
+    """B50: also where that is seen only after some tokens."""
+    words = " | ".join(f'"w{i}"' for i in range(10_001))
+
+    response = await ask(http, grammar=f"start: {words}")
+
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "grammar"
+    assert "cannot be held to its grammar" in response.json()["error"]["message"]
+
+
 async def test_a_grammar_in_gbnf_is_followed(http: httpx.AsyncClient) -> None:
     response = await ask(http, grammar='root ::= "yes" | "no"')
 

@@ -5,12 +5,14 @@ llama.cpp's `json_schema` and `grammar`, SGLang's `regex`. One request has one o
 A form that cannot be followed is an error that names its field; it is never left out.
 """
 
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from kokuban.core.errors import RequestError
 from kokuban.engine.generation import TextDelta
+from kokuban.sampling.grammar import FAILED
 from kokuban.text.grammar import (
     choice_grammar,
     json_object_grammar,
@@ -71,10 +73,15 @@ def output_form(body: object) -> OutputForm | None:
 
 
 async def naming(deltas: AsyncGenerator[TextDelta], param: str) -> AsyncGenerator[TextDelta]:
-    """The same deltas; an error about the grammar names the field that the client knows."""
+    """The same deltas; an error about the grammar is the client's and names the field.
+
+    Also one that comes late: a grammar may be small and its matching expensive all the same.
+    """
     async with aclosing(deltas):
         try:
             async for delta in deltas:
+                if delta.error is not None and delta.error.startswith(FAILED):
+                    raise RequestError(delta.error, param=param)
                 yield delta
         except RequestError as error:
             if error.param == "grammar":
@@ -156,8 +163,6 @@ def _json(value: object, param: str) -> str:
 
 
 def _parsed(text: str, param: str) -> object:
-    import json
-
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
