@@ -28,6 +28,9 @@ MAX_SOURCE_BYTES = 2**18
 MAX_LEXER_STATES = 50_000
 """About 2 KB each, of each running request."""
 
+LARGE_VOCABULARY = 100_000
+"""Tokens from which on a vocabulary is worth reading before anybody waits."""
+
 MAX_ALTERNATIVES = 10_000
 """Ways in which a text may stand in a grammar at one place."""
 
@@ -151,11 +154,14 @@ class GrammarCompiler:
         self._table: TokenTable | None = None
 
     def warm_up(self) -> None:
-        """Begin to read the vocabulary on a thread of its own.
+        """Begin to read a large vocabulary on a thread of its own.
 
         That holds the interpreter lock in one piece, for 1 s with 262,144 tokens: better while a
-        model is loaded than beside the streams of others.
+        model is loaded than beside the streams of others. What takes a moment only may wait until
+        somebody asks for a grammar.
         """
+        if self._arguments[2] < LARGE_VOCABULARY:
+            return
         threading.Thread(target=self._warm_up, name="kokuban-vocabulary", daemon=True).start()
 
     def _warm_up(self) -> None:
