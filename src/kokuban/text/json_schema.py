@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from kokuban.core.errors import RequestError
+from kokuban.text.json_disjoint import all_exclude
 from kokuban.text.json_formats import FORMATS, KEPT_FORMATS
 from kokuban.text.json_pattern import ecma_pattern
 
@@ -87,8 +88,7 @@ def prepared_schema(schema: object, param: str | None = None) -> Schema:
         raise RequestError(f"{name}: no JSON value is valid under the schema false", param=param)
     _check_size(schema, name, param)
     try:
-        escapes = not names_properties(schema)
-        return _Preparation(name, param, escapes=escapes).schema(schema, "#")
+        return _Preparation(schema, name, param).schema(schema, "#")
     except RecursionError:  # Only under a caller who is deep down already.
         raise RequestError(f"{name}: the schema is nested too deep", param=param) from None
 
@@ -133,10 +133,11 @@ def _values(schema: object) -> Iterator[tuple[int, object]]:
 class _Preparation:
     """One walk through a schema, of at most MAX_DEPTH calls inside each other."""
 
-    def __init__(self, name: str, param: str | None, *, escapes: bool) -> None:
+    def __init__(self, root: Schema, name: str, param: str | None) -> None:
+        self._root = root
         self._name = name
         self._param = param
-        self._escapes = escapes
+        self._escapes = not names_properties(root)
 
     def schema(self, schema: object, path: str) -> Schema:
         """A schema at a place."""
@@ -147,6 +148,7 @@ class _Preparation:
         made = {key: value for key, value in schema.items() if key != "x-guidance"}
         _drop_idle(made)
         _close(made)
+        self._open_one_of(made)
         for keyword in _REFUSED:
             if keyword in made:
                 raise self._error(f"{path}/{keyword}", f"the keyword {keyword!r} is not supported")
@@ -170,6 +172,18 @@ class _Preparation:
         self._inner(made, path)
         self._write_strings(made, path)
         return made
+
+    def _open_one_of(self, made: dict[str, Any]) -> None:
+        """Where alternatives exclude each other, one of them is any of them."""
+        alternatives = made.get("oneOf")
+        if isinstance(alternatives, list) and all_exclude(alternatives, self._root):
+            del made["oneOf"]
+            others = made.get("allOf")
+            any_of = {"anyOf": alternatives}
+            if "anyOf" in made:
+                made["allOf"] = [*(others if isinstance(others, list) else []), any_of]
+            else:
+                made |= any_of
 
     def _inner(self, made: dict[str, Any], path: str) -> None:
         """Prepare the schemas inside of one."""

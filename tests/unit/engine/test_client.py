@@ -270,7 +270,7 @@ async def test_a_full_queue_refuses(kind: Kind, tmp_path: Path) -> None:
 async def test_close_ends_what_runs_and_refuses_what_comes(kind: Kind, tmp_path: Path) -> None:
     with engine(kind, tmp_path) as client:
         events: list[TokenEvent] = []
-        begun, ended = asyncio.Event(), asyncio.Event()
+        begun, watching, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def read() -> None:
             async for event in client.submit([make_request("r", 20, max_tokens=450)]):
@@ -279,11 +279,11 @@ async def test_close_ends_what_runs_and_refuses_what_comes(kind: Kind, tmp_path:
 
         async def watch() -> None:
             async for _ in client.kv_events():
-                begun.set()
+                watching.set()
             ended.set()
 
         tasks = [asyncio.create_task(read()), asyncio.create_task(watch())]
-        await begun.wait()
+        await asyncio.gather(begun.wait(), watching.wait())
         await asyncio.to_thread(client.close)
         async with asyncio.timeout(10):
             await asyncio.gather(*tasks)

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.fakes_text import EOT, IM_END, byte_tokenizer
+from tests.fakes_text import EOT, IM_END, byte_tokenizer, sentencepiece_metadata
 
 from kokuban.core.errors import RequestError
 from kokuban.core.request import Request, RequestId
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.sampling.grammar import CompiledGrammar, Constraint, GrammarCompiler
+from kokuban.text.gguf_tokenizer import from_gguf
 from kokuban.text.grammar import choice_grammar, json_schema_grammar, lark_grammar, regex_grammar
 
 PIECES = ("ab", "111")
@@ -174,6 +175,21 @@ def test_what_cannot_be_built_is_refused(grammar: str, problem: str) -> None:
 def test_a_model_without_an_end_token_is_told_so() -> None:
     with pytest.raises(RequestError, match="no token that ends a text"):
         GrammarCompiler(byte_tokenizer(), [], 262).compile(regex_grammar("a"))
+
+
+def test_a_forced_text_has_no_space_that_is_not_its_own() -> None:
+    """A SentencePiece vocabulary puts one in front of every text that it encodes."""
+    tokenizer = from_gguf(sentencepiece_metadata())
+    compiler = GrammarCompiler(tokenizer, tokenizer.end_ids, tokenizer.vocab_size)
+    request = Request(id=RequestId("r"), prompt_token_ids=(1,), params=SamplingParams())
+    constraint = compiler.compile(choice_grammar(["Hello world"])).begin(request)
+    said = b""
+    while not tokenizer.end_ids >= masks_of(constraint)[0]:
+        [token] = masks_of(constraint)[0]
+        said += tokenizer.token_bytes(token)
+        constraint.append(token)
+
+    assert said == b"Hello world"
 
 
 def test_ids_that_the_model_has_no_row_for_may_never_follow() -> None:
