@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -54,6 +54,18 @@ class Call:
     done: Future[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """In the inbox: requests that are to wait, or to go on."""
+
+    request_ids: Collection[RequestId]
+    begins: bool
+
+
+Letter = Submission | Call | Suspension | RequestId
+"""The last are requests to cancel."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Watcher:
     """Waits on its loop for KV events."""
@@ -81,9 +93,7 @@ class EngineThread:
         """Grammars of requests that have not ended. For the engine thread."""
 
         self._info = info
-        self._inbox: deque[Submission | Call | RequestId] = deque()
-        """Submissions, calls, and ids to cancel."""
-
+        self._inbox: deque[Letter] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._rung = False
@@ -186,7 +196,7 @@ class EngineThread:
 
         def begin() -> Mailbox:
             self._check_running()
-            box = open_mailbox(requests)
+            box = open_mailbox(requests, self.suspend)
             self.submit_to(requests, box)
             return box
 
@@ -221,6 +231,10 @@ class EngineThread:
 
         self._grammars.prepare(source, ready)
 
+    def suspend(self, request_ids: Collection[RequestId], begins: bool) -> None:
+        """Compute no more of these requests for now, or go on with them; see `EngineCore`."""
+        self._put_in(Suspension(request_ids, begins))
+
     def close(self) -> None:
         """Stop after the step that runs now; what is unfinished gets an error event."""
         with self._wake:
@@ -236,7 +250,7 @@ class EngineThread:
         if not self.alive():
             raise StepFailed("the engine has stopped after an internal error; see the server's log")
 
-    def _put_in(self, what: Submission | Call | RequestId) -> None:
+    def _put_in(self, what: Letter) -> None:
         with self._wake:
             ended = self._ended
             if not ended:
@@ -285,7 +299,7 @@ class EngineThread:
                 self._rung = False
         return not self._stopping
 
-    def _take(self, core: EngineCore, what: Submission | Call | RequestId) -> None:
+    def _take(self, core: EngineCore, what: Letter) -> None:
         if isinstance(what, Call):
             if what.done.set_running_or_notify_cancel():
                 try:
@@ -293,6 +307,9 @@ class EngineThread:
                 except Exception as error:
                     logger.exception("a call to the engine failed")
                     what.done.set_exception(error)
+            return
+        if isinstance(what, Suspension):
+            core.suspend(what.request_ids, begins=what.begins)
             return
         if not isinstance(what, Submission):
             core.cancel(what)
@@ -316,7 +333,7 @@ class EngineThread:
                 if event.finish is not None:
                     self._compiled.pop(event.request_id, None)
 
-    def _refuse(self, what: Submission | Call | RequestId) -> None:
+    def _refuse(self, what: Letter) -> None:
         error = StepFailed("the engine has stopped; see the server's log")
         if isinstance(what, Submission):
             self._boxes.refuse(what.box, error)

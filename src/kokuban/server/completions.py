@@ -213,6 +213,9 @@ async def _nothing(num_choices: int) -> AsyncGenerator[TextDelta]:
         yield TextDelta(choice=choice, text="", finish=FinishReason.LENGTH)
 
 
+MAX_MERGED = 64
+"""Deltas of several prompts that lie between them and who reads: beyond it they wait."""
+
 Inbox = asyncio.Queue[TextDelta | Exception | None]
 """Deltas of several prompts; why one failed; None: one has ended."""
 
@@ -221,10 +224,10 @@ async def _forward(source: AsyncGenerator[TextDelta], inbox: Inbox) -> None:
     try:
         async with aclosing(source):
             async for delta in source:
-                inbox.put_nowait(delta)
-        inbox.put_nowait(None)
+                await inbox.put(delta)
+        await inbox.put(None)
     except Exception as error:  # noqa: BLE001 - raised again by whoever reads the inbox
-        inbox.put_nowait(error)
+        await inbox.put(error)
 
 
 async def _merge(sources: Sequence[AsyncGenerator[TextDelta]]) -> AsyncGenerator[TextDelta]:
@@ -238,7 +241,7 @@ async def _merge(sources: Sequence[AsyncGenerator[TextDelta]]) -> AsyncGenerator
             async for delta in only:
                 yield delta
         return
-    inbox: Inbox = asyncio.Queue()
+    inbox: Inbox = asyncio.Queue(MAX_MERGED)
     tasks: list[asyncio.Task[None]] = []
     try:
         for source in sources:

@@ -20,8 +20,10 @@ from kokuban.server.keys import KeyRing
 from kokuban.server.life import Drain
 from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
 from kokuban.server.output_format import OutputForm
+from kokuban.server.quota import Quotas
 from kokuban.server.record import Record
 from kokuban.server.settings import ServedModel, ServerSettings
+from kokuban.server.timeout import timeout_of
 from kokuban.server.work import off_loop
 from kokuban.text.call_styles import STYLES
 from kokuban.text.chat import ChatTemplate
@@ -45,6 +47,7 @@ class Serving:
 
     history: History
     keys: KeyRing
+    quotas: Quotas
     chat_template: ChatTemplate
     """The model's, with the operator's choice of parsers."""
 
@@ -87,6 +90,8 @@ class Serving:
             max_tokens=params.max_tokens,
             started_s=self.clock.now(),
             tenant=request.state.tenant,
+            timeout_s=timeout_of(request, self.settings.request_timeout_s),
+            account=request.state.account,
             scores=params.prompt_logprobs is not None,
         )
 
@@ -95,6 +100,7 @@ class Serving:
     ) -> None:
         """Note what a request sends to the engine, now."""
         record.prompt_tokens = sum(map(len, prompts))
+        record.pay(record.prompt_tokens)
         record.scope = cache_salt or ""
         record.submitted_s = self.clock.now()
         self.history.add(record, prompts)
@@ -189,6 +195,7 @@ def new_serving(
         settings=settings,
         clock=clock,
         keys=keys,
+        quotas=Quotas(settings, clock),
         metrics=metrics,
         longest_token=_longest_token(model.tokenizer),
         history=History(settings.explain_requests, MAX_TOKENS // keys.num_tenants),
