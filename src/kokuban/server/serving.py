@@ -19,6 +19,7 @@ from kokuban.server.history import MAX_TOKENS, History
 from kokuban.server.keys import KeyRing
 from kokuban.server.life import Drain
 from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
+from kokuban.server.output_format import OutputForm
 from kokuban.server.quota import Quotas
 from kokuban.server.record import Record
 from kokuban.server.settings import ServedModel, ServerSettings
@@ -229,6 +230,7 @@ def sampling_params(
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None = None,
+    form: OutputForm | None = None,
 ) -> SamplingParams:
     """What the client asked for, checked; what it left out has the default.
 
@@ -258,6 +260,7 @@ def sampling_params(
         "skip_special_tokens": body.skip_special_tokens,
         "logprobs": logprobs,
         "prompt_logprobs": prompt_logprobs,
+        "grammar": form.grammar if form is not None else None,
     }
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
