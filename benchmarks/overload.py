@@ -139,10 +139,10 @@ def is_refusal(outcome: Outcome) -> bool:
 
 
 async def capacity(target: Target, lengths: tuple[Lengths, Lengths], seats: int) -> float:
-    """Requests a second with all seats taken, measured over two rounds of them."""
+    """Requests a second with all seats taken and nobody waiting, over four rounds of them."""
     times = [0.0] * (4 * seats)
     jobs = random_jobs(times, *lengths, token_ids=True, draw=random.Random(1))
-    runner = LoadRunner(target, max_concurrency=2 * seats)
+    runner = LoadRunner(target, max_concurrency=seats)
     try:
         run = await runner.run(jobs)
     finally:

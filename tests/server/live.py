@@ -38,7 +38,7 @@ def live(model: Served, **settings: object) -> Iterator[str]:
     thread.start()
     try:
         assert started.wait(10)
-        yield url_of(sock)
+        yield url_of(sock, chosen)
     finally:
         servers[0].should_exit = True
         thread.join(10)

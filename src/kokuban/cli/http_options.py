@@ -81,6 +81,15 @@ class HttpOptions:
     slow_client_timeout: Annotated[
         float, typer.Option(help="Seconds without reading after which a client is cut off.")
     ] = 30.0
+    log_format: Annotated[
+        str, typer.Option(help="Form of log lines: text, or json with a field for each value.")
+    ] = "text"
+    vllm_metrics: Annotated[
+        bool, typer.Option("--vllm-metrics", help="Have vLLM's names in /metrics as well.")
+    ] = False
+    otlp_traces_endpoint: Annotated[
+        str | None, typer.Option(help="Where spans go: a URL of OTLP over HTTP, or `console`.")
+    ] = None
     drain: Annotated[
         float, typer.Option(help="Seconds that running requests get after SIGTERM.")
     ] = 30.0
@@ -98,6 +107,9 @@ _SAME = (
     "api_key_file",
     "tool_parser",
     "reasoning_parser",
+    "log_format",
+    "vllm_metrics",
+    "otlp_traces_endpoint",
     "max_connections",
     "requests_per_minute",
     "tokens_per_minute",

@@ -90,11 +90,11 @@ def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
 
 def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:
     """Load, serve, close; returns the exit code."""
-    from kokuban.core.env import log_level
+    from kokuban.core.env import debug, log_level
     from kokuban.observe.logs import set_up_logging
     from kokuban.server.listen import bind, check_files, url_of
 
-    set_up_logging(log_level())
+    set_up_logging(log_level(), form=settings.log_format, with_texts=debug())
     check_files(settings)
     with bind(settings) as sock, open_engine(engine_options, _import_server) as engine:
         from kokuban.server.run import run_server

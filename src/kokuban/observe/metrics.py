@@ -18,13 +18,24 @@ from prometheus_client.registry import Collector
 PREFIX = "kokuban:"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-_TOKEN_GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 0.8, 2, 5)
+# vLLM's limits, with finer ones below them: small models are fast, and steps on CPUs are not.
+_FIRST_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
+_LATENCY_S = (
+    *(0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20),
+    *(30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680),
+)
+_TOKEN_GAP_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
 _TOKENS = tuple(base * 10**power for power in range(6) for base in (1, 2, 5))
 _CHOICES = (1, 2, 5, 10, 20, 50, 128)
 
 _HISTOGRAMS = {
-    "time_to_first_token_seconds": ("From arrival to the first token.", _LATENCY_S),
+    "time_to_first_token_seconds": ("From arrival to the first token.", _FIRST_S),
     "inter_token_latency_seconds": ("Between two token events of one choice.", _TOKEN_GAP_S),
     "request_time_per_output_token_seconds": (
         "(End to end - time to first token) / (output tokens - 1), one value a request.",
@@ -34,6 +45,8 @@ _HISTOGRAMS = {
     "request_queue_time_seconds": ("From arrival to the first step of the request.", _LATENCY_S),
     "request_prefill_time_seconds": ("From the first step to the first token.", _LATENCY_S),
     "request_decode_time_seconds": ("From the first token to the last.", _LATENCY_S),
+    "request_inference_time_seconds": ("From the first step to the last token.", _LATENCY_S),
+    "request_prefill_kv_computed_tokens": ("Prompt tokens not found in the cache.", _TOKENS),
     "request_prompt_tokens": ("Prompt tokens of a request.", _TOKENS),
     "request_generation_tokens": ("Generated tokens of a request, all choices.", _TOKENS),
     "request_params_n": ("Choices that a request asked for.", _CHOICES),
@@ -45,6 +58,9 @@ _COUNTERS = {
     "prompt_tokens_cached": "Prompt tokens whose KV was found in the prefix cache.",
     "generation_tokens": "Tokens that were generated and billed.",
 }
+
+REFUSALS = ("queue_full", "rate_limit_exceeded", "too_many_concurrent", "shutting_down", "other")
+"""Codes of 429 and 503; what is none of the first is the last, so that labels have a bound."""
 
 CUT_REASONS = ("slow_head", "slow_reader", "too_many_connections")
 
@@ -70,6 +86,14 @@ class ServingMetrics:
             name: Counter(PREFIX + name, text, ["model_name"], registry=registry)
             for name, text in _COUNTERS.items()
         }
+        # Looked up once: `labels` costs as much as what is done with its result.
+        self._observe = {name: each.labels(model) for name, each in histograms.items()}
+        self._add = {name: each.labels(model) for name, each in counters.items()}
+        self._count_by_reason(registry)
+
+    def _count_by_reason(self, registry: CollectorRegistry) -> None:
+        """Make the counters that have a second label, with all values that it can have."""
+        model = self._model
         self._finished = Counter(
             PREFIX + "request_success",
             "Requests that ended, by reason: stop, length, abort or error.",
@@ -82,19 +106,24 @@ class ServingMetrics:
             ["model_name", "status_code"],
             registry=registry,
         )
+        self._refused = Counter(
+            PREFIX + "requests_refused",
+            "Requests that were told to come back later, by the code of the error.",
+            ["model_name", "reason"],
+            registry=registry,
+        )
         self._cut = Counter(
             PREFIX + "connections_cut",
             "Connections that were refused or cut off, by reason.",
             ["model_name", "reason"],
             registry=registry,
         )
-        # Looked up once: `labels` costs as much as what is done with its result.
-        self._observe = {name: each.labels(model) for name, each in histograms.items()}
-        self._add = {name: each.labels(model) for name, each in counters.items()}
         for reason in ("stop", "length", "abort", "error"):
             self._finished.labels(model, reason)
         for reason in CUT_REASONS:
             self._cut.labels(model, reason)
+        for reason in REFUSALS:
+            self._refused.labels(model, reason)
 
     def observe(self, name: str, value: float) -> None:
         """Add one value to a histogram of the table above."""
@@ -114,6 +143,11 @@ class ServingMetrics:
     def cut(self, reason: str) -> None:
         """Count one connection that ends before its time."""
         self._cut.labels(self._model, reason).inc()
+
+    def refused(self, code: str) -> None:
+        """Count one request that is to come back later."""
+        reason = code if code in REFUSALS else "other"
+        self._refused.labels(self._model, reason).inc()
 
     def responded(self, status: int) -> None:
         self._responses.labels(self._model, str(status)).inc()

@@ -21,6 +21,7 @@ from kokuban.server.envelopes import error_response
 from kokuban.server.errors import CLIENT_CLOSED, HttpError, failure
 from kokuban.server.keys import EVERYBODY, Caller, KeyRing
 from kokuban.server.quota import Account
+from kokuban.server.record import Record
 from kokuban.server.settings import ServerSettings
 
 MAX_HEADER_BYTES = 32 * 2**10
@@ -56,11 +57,8 @@ class Guard:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":  # A WebSocket: there is none here; refuse the handshake.
-            await send({"type": "websocket.close", "code": 1008})
+        if scope["type"] != "http":
+            await self._take_other(scope, receive, send)
             return
         headers = Headers(scope=scope)
         state = scope.setdefault("state", {})
@@ -75,6 +73,7 @@ class Guard:
                 started = True
                 _add_headers(message, shown_id, state)
                 self._metrics.responded(message["status"])
+                _note(scope, message["status"])
             await send(message)
 
         try:
@@ -92,7 +91,15 @@ class Guard:
             problem = failure(error)
             if started:
                 raise
+            if problem.status in (429, 503):
+                self._metrics.refused(problem.body.code or "")
             await error_response(problem, scope)(scope, receive, answer)
+
+    async def _take_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        else:  # A WebSocket: there is none here; refuse the handshake.
+            await send({"type": "websocket.close", "code": 1008})
 
     def _caller(self, scope: Scope, headers: Headers) -> Caller | None:
         """Whose request it is; None where nobody knows and the path does not ask."""
@@ -103,6 +110,36 @@ class Guard:
         if caller is None and scope["path"] not in self._public:
             raise no_key()
         return caller
+
+
+def _note(scope: Scope, status: int) -> None:
+    """Write the line of a request that has none of its own: one that was not begun, or cannot be.
+
+    Neither path nor query is written as it came: who knows what stands in them.
+    """
+    state = scope["state"]
+    record: Record | None = state.get("record")
+    if record is not None and record.finish is not None:
+        return
+    route = state.get("route", "-")
+    _log.log(
+        logging.INFO if status >= 400 else logging.DEBUG,
+        "http id=%s client_id=%s method=%s route=%s status=%d",
+        state["request_id"],
+        state["client_id"] or "-",
+        scope["method"],
+        route,
+        status,
+        extra={
+            "facts": {
+                "http.request.method": scope["method"],
+                "http.route": route,
+                "http.response.status_code": status,
+                "kokuban.request_id": state["request_id"],
+                "kokuban.client_id": state["client_id"] or "-",
+            }
+        },
+    )
 
 
 def _add_headers(message: Message, shown_id: str, state: dict[str, Any]) -> None:

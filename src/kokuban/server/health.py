@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from kokuban import __version__
 from kokuban.observe.metrics import CONTENT_TYPE
+from kokuban.observe.vllm_names import with_vllm_names
 from kokuban.server.errors import HttpError
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
@@ -37,7 +38,11 @@ async def ready(request: Request) -> Response:
 @router.get("/metrics", KeyScope.METRICS)
 async def metrics(request: Request) -> Response:
     """Everything that is counted, for Prometheus."""
-    return Response(serving_of(request).metrics.render(), headers={"content-type": CONTENT_TYPE})
+    serving = serving_of(request)
+    text = serving.metrics.render()
+    if serving.settings.vllm_metrics:
+        text = with_vllm_names(text)
+    return Response(text, headers={"content-type": CONTENT_TYPE})
 
 
 @router.get("/stats", KeyScope.METRICS)

@@ -7,7 +7,7 @@ the tenant's own questions only: see `history`.
 import logging
 import time
 from array import array
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +17,7 @@ from kokuban.core.step import Usage
 from kokuban.engine.generation import TextDelta
 from kokuban.observe.clock import Clock
 from kokuban.observe.metrics import ServingMetrics
+from kokuban.server.facts import facts_of
 from kokuban.server.openai_responses import UsageBody
 from kokuban.server.quota import Account
 from kokuban.server.receipt import merge, usage_body
@@ -40,6 +41,7 @@ class Record:
     n: int
     max_tokens: int | None
     started_s: float
+    model: str = ""
     tenant: str = ""
     scope: str = ""
     """The salt that parts the tenant's prefix cache."""
@@ -78,6 +80,12 @@ class Record:
 
     outputs: "dict[int, array[int]]" = field(default_factory=dict)
     """By choice. Grow at their ends only, and only while there are `prompts`."""
+
+    trace: "Callable[[Record], None] | None" = None
+    """Makes a span of it, where somebody traces."""
+
+    parent: Mapping[str, str] = field(default_factory=dict)
+    """The headers of W3C Trace Context that came with it."""
 
     on_end: "Callable[[Record], None] | None" = None
     _unread: dict[int, int] = field(default_factory=dict)
@@ -203,7 +211,10 @@ class Record:
             _ms(tpot_s),
             _ms(e2e_s),
             finish,
+            extra={"facts": facts_of(self)},
         )
+        if self.trace is not None:
+            self.trace(self)
 
     @property
     def time_left_s(self) -> float | None:
@@ -246,6 +257,9 @@ class Record:
             metrics.add("prompt_tokens_cached", usage.cached_tokens)
             metrics.observe("request_queue_time_seconds", usage.queue_s)
             metrics.observe("request_prefill_time_seconds", usage.prefill_s)
+            metrics.observe("request_inference_time_seconds", usage.prefill_s + usage.decode_s)
+            num_computed = max(0, self.prompt_tokens - usage.cached_tokens)
+            metrics.observe("request_prefill_kv_computed_tokens", num_computed)
             if not self.pools:
                 metrics.observe("request_decode_time_seconds", usage.decode_s)
 

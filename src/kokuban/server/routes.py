@@ -34,14 +34,17 @@ class Endpoint:
     Args:
         handler: the function.
         scope: what the caller must be allowed to do.
+        path: with its parameters' names, for the log.
     """
 
-    def __init__(self, handler: Handler, scope: KeyScope) -> None:
+    def __init__(self, handler: Handler, scope: KeyScope, path: str) -> None:
         self.handler = handler
         self.scope = scope
+        self.path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["state"]
+        state["route"] = self.path
         check_scope(state["caller"], self.scope)
         if self.scope is KeyScope.INFER and scope["method"] == "POST":
             quotas: Quotas = scope["app"].state.serving.quotas
@@ -86,7 +89,7 @@ class Router:
         self, method: str, path: str, scope: KeyScope | None, include_in_schema: bool
     ) -> Callable[[HandlerT], HandlerT]:
         def keep(handler: HandlerT) -> HandlerT:
-            endpoint = Endpoint(handler, scope or self._scope)
+            endpoint = Endpoint(handler, scope or self._scope, path)
             route = Route(path, endpoint, include_in_schema=include_in_schema)
             route.methods = {method}  # HEAD comes with GET only where it is asked for.
             self.routes.append(route)

@@ -67,6 +67,8 @@ def run_server(
     app = create_app(model, settings)
     server = Server(app.state.serving, app, on_ready)
     server.run(sockets=[sock])
+    if app.state.serving.tracer is not None:
+        app.state.serving.tracer.close()
     return server.exit_code
 
 

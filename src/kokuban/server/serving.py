@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
@@ -29,6 +29,9 @@ from kokuban.text.call_styles import STYLES
 from kokuban.text.chat import ChatTemplate
 from kokuban.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from kokuban.server.tracing import Tracer
+
 MIN_TOKEN_BYTES = 128
 """The longest token is taken to have at least so many bytes. Generous, since what a tokenizer does
 beside its vocabulary (composing characters, dropping spaces) may make a text shorter."""
@@ -48,6 +51,9 @@ class Serving:
     history: History
     keys: KeyRing
     quotas: Quotas
+    tracer: "Tracer | None"
+    """Where spans are made; None: nowhere."""
+
     chat_template: ChatTemplate
     """The model's, with the operator's choice of parsers."""
 
@@ -80,7 +86,8 @@ class Serving:
             raise UnknownModel(asked[:128], self.info.model)
 
     def new_record(self, request: Request, api: str, params: SamplingParams) -> Record:
-        return Record(
+        tracer = self.tracer
+        request.state.record = record = Record(
             api=api,
             request_id=request.state.request_id,
             client_id=request.state.client_id or "-",
@@ -89,11 +96,15 @@ class Serving:
             n=params.n,
             max_tokens=params.max_tokens,
             started_s=self.clock.now(),
+            model=self.info.model,
+            trace=None if tracer is None else tracer.trace,
+            parent={} if tracer is None else _parent_of(request),
             tenant=request.state.tenant,
             timeout_s=timeout_of(request, self.settings.request_timeout_s),
             account=request.state.account,
             scores=params.prompt_logprobs is not None,
         )
+        return record
 
     def begin(
         self, record: Record, prompts: Sequence[Sequence[int]], cache_salt: str | None
@@ -196,6 +207,7 @@ def new_serving(
         clock=clock,
         keys=keys,
         quotas=Quotas(settings, clock),
+        tracer=_tracer(settings),
         metrics=metrics,
         longest_token=_longest_token(model.tokenizer),
         history=History(settings.explain_requests, MAX_TOKENS // keys.num_tenants),
@@ -215,6 +227,20 @@ def _with_parsers(template: ChatTemplate, settings: ServerSettings) -> ChatTempl
 def _special_marks(template: ChatTemplate, tokenizer: Tokenizer) -> dict[str, int]:
     ids = ((mark, tokenizer.id_of(mark)) for mark in template.style.marks)
     return {mark: i for mark, i in ids if i is not None and tokenizer.is_special(i)}
+
+
+def _tracer(settings: ServerSettings) -> "Tracer | None":
+    if settings.otlp_traces_endpoint is None:
+        return None
+    from kokuban.server.tracing import open_tracer
+
+    return open_tracer(settings.otlp_traces_endpoint)
+
+
+def _parent_of(request: Request) -> dict[str, str]:
+    """The headers that say which trace a request belongs to."""
+    names = ("traceparent", "tracestate")
+    return {name: request.headers[name] for name in names if name in request.headers}
 
 
 def serving_of(request: Request) -> Serving:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TOOL_PARSERS = ("auto", "none", *STYLES)
 REASONING_PARSERS = ("auto", "none", "think")
+LOG_FORMATS = ("text", "json")
 MIN_TIMEOUT_S = 0.01
 
 _NOT_NEGATIVE = (
@@ -131,6 +132,15 @@ class ServerSettings:
     pooling: Pooling = "last"
     """How /v1/embeddings makes one vector of a prompt when a client does not say."""
 
+    log_format: str = "text"
+    """How log lines look: see `LOG_FORMATS`."""
+
+    vllm_metrics: bool = False
+    """Whether /metrics has vLLM's names beside ours."""
+
+    otlp_traces_endpoint: str | None = None
+    """Where spans go, see `tracing`; None: nowhere."""
+
     explain_requests: int = 1024
     """Requests of each tenant that /v1/explain remembers, with their tokens; 0: none."""
 
@@ -169,7 +179,11 @@ class ServerSettings:
         yield from self._wrong_numbers()
 
     def _wrong_words(self) -> Iterator[str]:
-        for name, known in (("tool_parser", TOOL_PARSERS), ("reasoning_parser", REASONING_PARSERS)):
+        for name, known in (
+            ("tool_parser", TOOL_PARSERS),
+            ("reasoning_parser", REASONING_PARSERS),
+            ("log_format", LOG_FORMATS),
+        ):
             if getattr(self, name) not in known:
                 yield f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}"
 

@@ -26,6 +26,7 @@ class Snapshot:
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    restarts: int = 0
     tiers: Sequence[TierStats] = ()
 
 
