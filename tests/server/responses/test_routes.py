@@ -357,6 +357,7 @@ async def test_fields_that_agents_send_are_accepted() -> None:
         ({"background": True, "store": False}, "background", "when `store` is true"),
         ({"input": None}, "input", "input is missing"),
         ({"input": []}, "input", "input is empty"),
+        ({"input": {"role": "user"}}, "input", "must be a text or a list of items"),
         ({"input": [1]}, "input[0]", "is no object"),
         ({"input": [{"role": "user"}]}, "input[0].content", "required"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "'assistant'"),
@@ -428,6 +429,16 @@ async def test_numbers_beyond_64_bits_come_back_as_they_were() -> None:
 
     assert answer["tools"][0]["parameters"] == {"maximum": huge}
     assert items["data"][0]["extra"] == huge
+
+
+async def test_fields_that_an_item_does_not_have_are_left_alone() -> None:
+    """They are kept, and listed again; what they hold is nobody's business."""
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "content": [5]}
+    async with client(model_of()) as http:
+        answer = await ask(http, input=[call])
+        items = (await http.get(f"/v1/responses/{answer['id']}/input_items")).json()["data"]
+
+    assert items[0]["content"] == [5]
 
 
 async def test_only_a_response_in_the_background_can_be_cancelled_or_resumed() -> None:

@@ -143,10 +143,14 @@ class ResponseRequest(CacheFields):
             )
         return self
 
-    @field_validator("input", mode="after")
+    @field_validator("input", mode="plain")
     @classmethod
-    def _readable(cls, value: str | list[Any] | None) -> str | list[Any] | None:
-        return check_items(value) if isinstance(value, list) else value
+    def _readable(cls, value: object) -> object:
+        if isinstance(value, list):
+            return check_items(value)
+        if value is None or isinstance(value, str):
+            return value
+        raise ValueError("must be a text or a list of items")
 
     @property
     def items(self) -> list[ItemDict]:
