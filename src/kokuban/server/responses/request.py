@@ -143,7 +143,7 @@ class ResponseRequest(CacheFields):
             )
         return self
 
-    @field_validator("input", mode="plain")
+    @field_validator("input", mode="before")
     @classmethod
     def _readable(cls, value: object) -> object:
         if isinstance(value, list):
