@@ -19,5 +19,6 @@ void bind_elementwise(nb::module_& module);
 void bind_sampling(nb::module_& module);
 void bind_program(nb::module_& module);
 void bind_peak(nb::module_& module);
+void bind_merges(nb::module_& module);
 
 }  // namespace kokuban

@@ -11,4 +11,5 @@ NB_MODULE(_native, module) {
     kokuban::bind_sampling(module);
     kokuban::bind_program(module);
     kokuban::bind_peak(module);
+    kokuban::bind_merges(module);
 }

@@ -1,4 +1,6 @@
-"""docs/cli.md names every command and option that there is, and none that there is not."""
+"""docs/cli.md names every command and option that there is, and none that there is not; the page
+for those who come from another server names none that there is not.
+"""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +12,8 @@ import typer.main
 
 from kokuban.cli import app
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TEXT = (DOCS / "cli.md").read_text()
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
 
@@ -49,6 +52,23 @@ def test_the_document_has_no_option_that_does_not_exist() -> None:
     known = {name for names in COMMANDS.values() for name in names} | {"--help", "--version", "-h"}
 
     named = set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", TEXT))
+
+    assert named - known == set()
+    assert len(named) > 20, "the test does not see options any more"
+
+
+def test_the_page_for_newcomers_names_no_option_of_ours_that_does_not_exist() -> None:
+    """In docs/migration.md our options stand in the second column."""
+    page = (DOCS / "migration.md").read_text().splitlines()
+    known = {name for names in COMMANDS.values() for name in names}
+    rows = [line.split("|") for line in page if line.startswith("| ")]
+
+    named = {
+        name
+        for row in rows
+        if not row[1].strip().startswith("---")
+        for name in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", row[2])
+    }
 
     assert named - known == set()
     assert len(named) > 20, "the test does not see options any more"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.golden.goldens import FIXTURES
 
+from kokuban.kernels.merges import find_merges
 from kokuban.text.load import ModelText, load_text
 from kokuban.weights.pull import models_dir
 from kokuban.weights.source import open_source
@@ -25,7 +26,7 @@ def model(request: pytest.FixtureRequest) -> tuple[str, ModelText]:
     path = models_dir() / f"{request.param}.gguf"
     if not path.exists():
         pytest.skip(f"{path.name} is absent; run tools/fetch_test_models.py")
-    return request.param, load_text(open_source(path).tokenizer_source())
+    return request.param, load_text(open_source(path).tokenizer_source(), find_merges)
 
 
 def golden(name: str) -> dict[str, Any]:

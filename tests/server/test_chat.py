@@ -51,6 +51,7 @@ async def test_an_answer_has_every_field_that_openai_requires() -> None:
         "completion_tokens": 3,
         "total_tokens": PROMPT_TOKENS + 3,
         "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
         "kokuban": {
             "cached_pool_tokens": 0,
             "cached_ram_tokens": 0,

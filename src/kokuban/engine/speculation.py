@@ -8,6 +8,7 @@ from kokuban.core.config import RuntimeConfig
 from kokuban.core.env import cache_dir
 from kokuban.core.speculation import NGRAM, Proposer
 from kokuban.engine.kv_memory import make_layout
+from kokuban.kernels.merges import find_merges
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.storage import KvStorage
@@ -66,7 +67,7 @@ def open_draft(
     if runtime.speculate in ("", NGRAM):
         return None
     source = open_source(resolve(runtime.speculate, progress=on_pull))
-    tokenizer = load_text(source.tokenizer_source()).tokenizer
+    tokenizer = load_text(source.tokenizer_source(), find_merges).tokenizer
     check_same_vocabulary(target, tokenizer, target_name, runtime.speculate)
     program = take_rows_early(build_program(source.config))
     valid_vocab = min(tokenizer.vocab_size, target.vocab_size, program.vocab_size)

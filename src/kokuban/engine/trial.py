@@ -20,6 +20,7 @@ from kokuban.core.sampling_params import SamplingParams
 from kokuban.core.step import Admission, Chunk, ChunkOutput, SampledToken, StepPlan
 from kokuban.engine.kv_memory import make_layout
 from kokuban.engine.loading import begin_loading
+from kokuban.kernels.merges import find_merges
 from kokuban.kvcache.blocks import num_blocks_for
 from kokuban.kvcache.layout import KvLayout
 from kokuban.kvcache.storage import KvStorage
@@ -65,7 +66,7 @@ def load_model(
     """
     runtime = RuntimeConfig(threads=threads, quantize=quantize)
     with begin_loading(name, runtime=runtime, on_load=on_load, on_pull=on_pull) as loading:
-        tokenizer = load_text(loading.source.tokenizer_source()).tokenizer
+        tokenizer = load_text(loading.source.tokenizer_source(), find_merges).tokenizer
         weights = loading.weights()
     max_positions = loading.source.config.max_positions
     return Model(loading.program, weights, tokenizer, loading.compute.pool, max_positions)

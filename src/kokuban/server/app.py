@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from kokuban.observe.clock import Clock
 from kokuban.server import (
@@ -61,6 +61,7 @@ EXPOSED_HEADERS = (
     "x-request-id",
     "request-id",
     "retry-after",
+    "x-kokuban-warning",
     *(
         f"x-ratelimit-{what}-{kind}"
         for what in ("limit", "remaining", "reset")
@@ -138,4 +139,15 @@ def _description(routes: Sequence[Route]) -> Router:
 
 async def _enveloped(request: Request, error: Exception) -> Response:
     """404 and 405 of the router, in the envelope of the path's API."""
-    return error_response(failure(error), request.scope)
+    found = failure(error)
+    if found.status == 405:
+        found.headers.pop("Allow", None)
+        found.headers["allow"] = ", ".join(_methods_at(request))
+    return error_response(found, request.scope)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """All that the path takes; the router knows only those of the first route that fits."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    fitting = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in fitting for method in route.methods or ()})

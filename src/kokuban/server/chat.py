@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -53,16 +53,21 @@ async def chat_completions(request: Request) -> Response:
     check_unknown(request, serving.settings, body)
     check_stream_options(body)
     turn = await begin_turn(serving, request, body, len(raw), api="chat")
-    form = ChatForm(serving, body, turn.record)
+    form = ChatForm(serving, body, turn.record, turn.prompt)
     return respond(serving, turn.deltas, form, turn.record, stream=bool(body.stream))
 
 
 class ChatForm(FormBase):
     """The chat's shape of an answer; see `answer.Form`."""
 
-    def __init__(self, serving: Serving, body: ChatRequest, record: Record) -> None:
+    def __init__(
+        self, serving: Serving, body: ChatRequest, record: Record, prompt: Sequence[int]
+    ) -> None:
         super().__init__(serving, body.stream_options, record, f"chatcmpl-{record.request_id}")
         self._num_top = (body.top_logprobs or 0) if body.logprobs else None
+        self._prompt = list(prompt) if body.return_token_ids else UNSET
+        asked = (body.model_extra or {}).get("service_tier")
+        self._tier = UNSET if asked is None else "default"
         self._deltas: list[list[TextDelta]] = [[] for _ in range(record.n)]
         self._calling: set[int] = set()
         """Choices of a stream that have begun a call."""
@@ -78,6 +83,8 @@ class ChatForm(FormBase):
             system_fingerprint=self.fingerprint,
             choices=[self._choice(index, deltas) for index, deltas in enumerate(self._deltas)],
             usage=self.record.usage_body(),
+            service_tier=self._tier,
+            prompt_token_ids=self._prompt,
         )
         return encode(completion)
 
@@ -86,23 +93,37 @@ class ChatForm(FormBase):
         message = message_of([part for delta in deltas for part in delta.parts])
         last = deltas[-1]
         finish = _finish_word(last.finish, calls=message.tool_calls is not UNSET)
-        return ChatChoice(index, message, self._logprobs(tokens), finish, last.stop_reason)
+        return ChatChoice(
+            index,
+            message,
+            self._logprobs(tokens),
+            finish,
+            last.stop_reason,
+            self._token_ids(tokens),
+        )
 
     def opening(self) -> bytes:
         role = Delta(role="assistant", content="")
-        return b"".join(self._chunk([ChunkChoice(index, role)]) for index in range(self.record.n))
+        firsts = (
+            ChunkChoice(index, role, prompt_token_ids=self._prompt)
+            for index in range(self.record.n)
+        )
+        return b"".join(self._chunk([first]) for first in firsts)
 
     def events(self, delta: TextDelta) -> bytes:
         pieces = [_delta_of(part) for part in delta.parts]
         if any(isinstance(part, CallPart) for part in delta.parts):
             self._calling.add(delta.choice)
-        if not pieces and delta.tokens and (self._num_top is not None or self.usage_always):
+        if not pieces and delta.tokens and self._tells_tokens:
             pieces = [Delta(content="")]
-        logprobs = self._logprobs(delta.tokens)
+        tokens = delta.tokens
         data = b""
         for piece in pieces:
-            data += self._chunk([ChunkChoice(delta.choice, piece, logprobs)])
-            logprobs = None  # The tokens are told once, whatever they have become.
+            chunk = ChunkChoice(
+                delta.choice, piece, self._logprobs(tokens), token_ids=self._token_ids(tokens)
+            )
+            data += self._chunk([chunk])
+            tokens = ()  # They are told once, whatever they have become.
         if delta.finish is not None:
             finish = ChunkChoice(
                 delta.choice,
@@ -124,11 +145,22 @@ class ChatForm(FormBase):
             system_fingerprint=self.fingerprint,
             choices=choices,
             usage=self.usage_field(is_last=is_last),
+            service_tier=self._tier,
         )
         return event(chunk)
 
+    @property
+    def _tells_tokens(self) -> bool:
+        """Whether an event says something although no text has come of it."""
+        return self._num_top is not None or self.usage_always or self._prompt is not UNSET
+
+    def _token_ids(self, tokens: Sequence[SampledToken]) -> list[int] | UnsetType:
+        if self._prompt is UNSET:
+            return UNSET
+        return [token.token_id for token in tokens]
+
     def _logprobs(self, tokens: Sequence[SampledToken]) -> ChatLogprobs | None:
-        if self._num_top is None:
+        if self._num_top is None or not tokens:
             return None
         return ChatLogprobs([logprob_item(self.tokenizer, t, self._num_top) for t in tokens])
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from kokuban.core.sampling_params import SamplingParams
@@ -45,6 +46,9 @@ class _Choice:
     opened: bool = False
     """Whether the echoed prompt has been written."""
 
+    began: bool = False
+    """Whether something of it has been sent."""
+
     prompt_logprobs: list[SampledToken] = field(default_factory=list)
     deltas: list[TextDelta] = field(default_factory=list)
 
@@ -67,6 +71,7 @@ class CompletionForm(FormBase):
         super().__init__(serving, body.stream_options, record, f"cmpl-{record.request_id}")
         self._echo = bool(body.echo)
         self._num_top = body.logprobs
+        self._shows_ids = bool(body.return_token_ids)
         self._num_choices = params.n
         self._num_best = None if body.num_ranked is None else body.n or 1
         self._prompts = [prompt for prompt in prompts for _ in range(params.n)]
@@ -113,7 +118,8 @@ class CompletionForm(FormBase):
         choice = self._choices[delta.choice]
         choice.prompt_logprobs += delta.prompt_logprobs
         is_silent = not (delta.text or delta.finish)
-        if is_silent and not (delta.tokens and (self._num_top is not None or self.usage_always)):
+        tells = self._num_top is not None or self.usage_always or self._shows_ids
+        if is_silent and not (delta.tokens and tells):
             return b""
         piece = self._piece(delta.choice, delta.text, delta.tokens, delta)
         return event(self._completion([piece], is_last=False))
@@ -145,12 +151,15 @@ class CompletionForm(FormBase):
         if self._num_top is not None:
             for token in tokens:
                 self._list(choice, lists, token.token_id, token)
+        is_first, choice.began = not choice.began, True
         return CompletionChoice(
             index,
             text,
             lists if self._num_top is not None else None,
             finish_word(last.finish) if last.finish is not None else None,
             last.stop_reason,
+            [token.token_id for token in tokens] if self._shows_ids else UNSET,
+            list(self._prompts[index].token_ids) if self._shows_ids and is_first else UNSET,
         )
 
     def _prompt_text(self, prompt: Prompt) -> str:

@@ -1,7 +1,7 @@
 """POST /v1/completions: the older face, for raw prompts, token ids, echo and scoring."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -14,9 +14,11 @@ from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.answer import respond
+from kokuban.server.answer_size import check_num_logprobs
 from kokuban.server.body import check_unknown, parse_body, read_json
 from kokuban.server.completion_form import CompletionForm, Prompt
 from kokuban.server.openai_models import CompletionRequest, prompt_rows
+from kokuban.server.output_format import OutputForm, naming, output_form
 from kokuban.server.pins import prompt_pins
 from kokuban.server.record import Record
 from kokuban.server.routes import Router
@@ -30,6 +32,7 @@ from kokuban.server.serving import (
 )
 from kokuban.server.sessions import session_of
 from kokuban.server.work import off_loop
+from kokuban.text.infill import find_infill
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this route."""
@@ -53,11 +56,15 @@ async def completions(request: Request) -> Response:
     check_unknown(request, serving.settings, body)
     serving.check_model(body.model)
     check_stream_options(body)
-    params = _params(body, serving.info.vocab_size)
+    wanted = await off_loop(partial(output_form, body), len(raw))
+    params = _params(body, serving.info.vocab_size, wanted)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, "completions", params)
     prompts = await off_loop(partial(_prompts, serving, body, params.n), len(raw))
-    serving.begin(record, [prompt.token_ids for prompt in prompts], body.cache_salt)
+    ids = [prompt.token_ids for prompt in prompts]
+    context = serving.info.max_context_tokens
+    check_num_logprobs(params, ids, context, stream=bool(body.stream))
+    serving.begin(record, ids, body.cache_salt)
     form = CompletionForm(serving, body, record, prompts, params)
     if _is_echo_only(body):
         deltas = _nothing(len(prompts) * params.n)
@@ -68,6 +75,8 @@ async def completions(request: Request) -> Response:
                 for index, prompt in enumerate(prompts)
             ]
         )
+    if wanted is not None:
+        deltas = naming(deltas, wanted.param)
     return respond(serving, deltas, form, record, stream=bool(body.stream))
 
 
@@ -76,7 +85,7 @@ def _is_echo_only(body: CompletionRequest) -> bool:
     return bool(body.echo) and body.max_tokens == 0 and body.logprobs is None
 
 
-def _params(body: CompletionRequest, vocab_size: int) -> SamplingParams:
+def _params(body: CompletionRequest, vocab_size: int, form: OutputForm | None) -> SamplingParams:
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     params = sampling_params(
         body,
@@ -84,6 +93,7 @@ def _params(body: CompletionRequest, vocab_size: int) -> SamplingParams:
         max_tokens=None if _is_echo_only(body) else max_tokens,
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
+        form=form,
     )
     if body.num_ranked is None:
         return params
@@ -97,10 +107,12 @@ def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
     add_bos = serving.model.tokenizer.add_bos
     if body.add_special_tokens is not None:
         add_bos = body.add_special_tokens
+    fill = None if body.suffix is None else _filling(serving, body.suffix, add_bos=add_bos)
     prompts: list[Prompt] = []
     num_tokens = 0
     for row in rows:
-        prompts.append(_prompt(serving, row, add_bos=add_bos))
+        prompt = _prompt(serving, row, add_bos=add_bos and fill is None)
+        prompts.append(prompt if fill is None else fill(prompt))
         num_tokens += len(prompts[-1].token_ids)
         if num_tokens > limit:
             raise RequestError(
@@ -109,6 +121,25 @@ def _prompts(serving: Serving, body: CompletionRequest, n: int) -> list[Prompt]:
                 param="prompt",
             )
     return prompts
+
+
+def _filling(serving: Serving, suffix: str, *, add_bos: bool) -> Callable[[Prompt], Prompt]:
+    """What makes a prompt with a gap of the text in front of it."""
+    tokenizer = serving.model.tokenizer
+    infill = find_infill(tokenizer)
+    after = serving.encode(suffix, add_bos=False)
+    first = [tokenizer.bos_id] if add_bos and tokenizer.bos_id is not None else []
+
+    def fill(prompt: Prompt) -> Prompt:
+        return Prompt(prompt.text, [*first, *infill.prompt(prompt.token_ids, after)])
+
+    return fill
+
+
+def _ends(serving: Serving, body: CompletionRequest) -> frozenset[int]:
+    """Tokens that end the text, beside those that the client names."""
+    ends = serving.model.end_token_ids
+    return ends if body.suffix is None else ends | find_infill(serving.model.tokenizer).ends
 
 
 def _rows(body: CompletionRequest, n: int) -> Sequence[str | list[int]]:
@@ -159,7 +190,7 @@ async def _generate(
         prompt.token_ids,
         params,
         request_id=f"{record.request_id}-{index}",
-        end_token_ids=serving.model.end_token_ids,
+        end_token_ids=_ends(serving, body),
         continues=True,
         priority=body.priority or 0,
         tenant=request.state.tenant,
@@ -182,6 +213,9 @@ async def _nothing(num_choices: int) -> AsyncGenerator[TextDelta]:
         yield TextDelta(choice=choice, text="", finish=FinishReason.LENGTH)
 
 
+MAX_MERGED = 64
+"""Deltas of several prompts that lie between them and who reads: beyond it they wait."""
+
 Inbox = asyncio.Queue[TextDelta | Exception | None]
 """Deltas of several prompts; why one failed; None: one has ended."""
 
@@ -190,10 +224,10 @@ async def _forward(source: AsyncGenerator[TextDelta], inbox: Inbox) -> None:
     try:
         async with aclosing(source):
             async for delta in source:
-                inbox.put_nowait(delta)
-        inbox.put_nowait(None)
+                await inbox.put(delta)
+        await inbox.put(None)
     except Exception as error:  # noqa: BLE001 - raised again by whoever reads the inbox
-        inbox.put_nowait(error)
+        await inbox.put(error)
 
 
 async def _merge(sources: Sequence[AsyncGenerator[TextDelta]]) -> AsyncGenerator[TextDelta]:
@@ -207,7 +241,7 @@ async def _merge(sources: Sequence[AsyncGenerator[TextDelta]]) -> AsyncGenerator
             async for delta in only:
                 yield delta
         return
-    inbox: Inbox = asyncio.Queue()
+    inbox: Inbox = asyncio.Queue(MAX_MERGED)
     tasks: list[asyncio.Task[None]] = []
     try:
         for source in sources:

@@ -75,6 +75,11 @@ class Receipt(Struct, frozen=True, kw_only=True):
     """Guesses that were wrong. Unlike OpenAI's of this name they are not completion tokens."""
 
 
+class CompletionDetails(Struct, frozen=True):
+    reasoning_tokens: int = 0
+    """Completion tokens of thoughts, their marks included."""
+
+
 class UsageBody(Struct, frozen=True):
     """Prompt tokens count once, whatever n is; completion tokens are the sum over the choices."""
 
@@ -82,6 +87,7 @@ class UsageBody(Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
     kokuban: Receipt
 
 
@@ -137,6 +143,8 @@ class ChatChoice(Struct, frozen=True):
     stop_reason: str | int | None
     """Beyond OpenAI: the stop string or token id of the request that ended the text."""
 
+    token_ids: list[int] | UnsetType = UNSET
+
 
 class ChatCompletion(Struct, frozen=True, kw_only=True):
     id: str
@@ -146,6 +154,8 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: UsageBody
+    service_tier: str | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class FunctionDelta(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -175,6 +185,8 @@ class ChunkChoice(Struct, frozen=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: ChatFinish | None = None
     stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(Struct, frozen=True, kw_only=True):
@@ -185,6 +197,7 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: UsageBody | UnsetType | None = UNSET
+    service_tier: str | UnsetType = UNSET
 
 
 class CompletionLogprobs(Struct, frozen=True):
@@ -202,6 +215,8 @@ class CompletionChoice(Struct, frozen=True):
     logprobs: CompletionLogprobs | None
     finish_reason: Finish | None
     stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Completion(Struct, frozen=True, kw_only=True):

@@ -35,7 +35,9 @@ def _refused(
 _IGNORED = (
     *_ignored("OpenAI", "Finished answers are not kept here.", Api.CHAT, store="boolean"),
     *_ignored("OpenAI", "Labels of kept answers; none are kept.", Api.CHAT, metadata="object"),
-    *_ignored("OpenAI", "There is one tier.", Api.CHAT, service_tier="string"),
+    *_ignored(
+        "OpenAI", "There is one tier; the answer says `default`.", Api.CHAT, service_tier="string"
+    ),
     *_ignored("OpenAI", "The API key says who asks.", Api.CHAT, safety_identifier="string"),
     *_ignored("OpenAI", "Ask for a short answer in words.", Api.CHAT, verbosity="string"),
     *_ignored(
@@ -55,7 +57,6 @@ _IGNORED = (
     ),
 )
 
-_LATER = "structured output is not supported yet; leave the field out and state the form in words"
 _TOOLS = "use tools instead"
 _SAMPLER = "the sampler has temperature, top_k, top_p and min_p"
 
@@ -64,23 +65,14 @@ _REFUSED_OPENAI = (
     *_refused("OpenAI", "this server answers in text only", Api.CHAT, audio=()),
     *_refused("OpenAI", "this server has no search", Api.CHAT, web_search_options=()),
     *_refused("OpenAI", "this server does not moderate; do it before and after", moderation=()),
-    *_refused("OpenAI", "inserting before a suffix is not supported", Api.COMPLETIONS, suffix=()),
 )
 
 _REFUSED_VLLM = (
+    *_refused("vLLM", "use grammar, in which tags are texts", structural_tag=()),
     *_refused(
         "vLLM",
-        _LATER,
-        regex=(),
-        choice=(),
-        grammar=(),
-        json_schema=(),
-        guided_json=(),
-        guided_regex=(),
-        guided_choice=(),
-        guided_grammar=(),
-        structured_outputs=(),
-        structural_tag=(),
+        "white space between the marks of JSON has a limit of its own; use grammar",
+        guided_whitespace_pattern=(),
     ),
     *_refused("vLLM", "a chat cannot be echoed; use /v1/completions", Api.CHAT, echo=()),
     *_refused("vLLM", "the template writes them", Api.CHAT, add_special_tokens=()),
@@ -131,7 +123,7 @@ _REFUSED_LLAMA_CPP = (
     ),
     *_refused("llama.cpp", "prompts are never cut", n_keep=(0,), n_discard=(0,)),
     *_refused("llama.cpp", "use stop", n_indent=(0,)),
-    *_refused("llama.cpp", "use logprobs for the ids", return_tokens=()),
+    *_refused("llama.cpp", "use return_token_ids", return_tokens=()),
     *_refused("llama.cpp", "the answer is always whole", response_fields=()),
     *_refused("llama.cpp", "no adapters are loaded here", lora=()),
 )

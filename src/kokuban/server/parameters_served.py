@@ -3,6 +3,7 @@
 from kokuban.core.parameters import MAX_LOGPROBS, MOST_TOKENS, RANGES, Range
 from kokuban.core.sampling_params import MAX_STOPS
 from kokuban.server.parameter import REQUIRED, Api, Parameter
+from kokuban.server.parameters_form import FORM
 
 MAX_BIASES = 1024
 MAX_STOP_LENGTH = 1024
@@ -230,11 +231,14 @@ _SCHEDULING = (
     ),
 )
 
-_FORMAT = (
+_IDS = (
     Parameter(
-        name="response_format",
-        kind="object",
-        meaning='The form of the answer. Only `{"type": "text"}` so far.',
+        name="return_token_ids",
+        kind="boolean",
+        meaning="Put `prompt_token_ids` and each choice's `token_ids` into the answer; in a stream "
+        "those of the prompt into the first event of each choice.",
+        origin="vLLM",
+        default=False,
     ),
 )
 
@@ -334,6 +338,13 @@ _COMPLETIONS = (
         default=REQUIRED,
     ),
     Parameter(
+        name="suffix",
+        kind="string",
+        meaning="The text behind the gap that is to be filled. Only models with tokens for it "
+        "(Qwen2.5-Coder, StarCoder and others); not with `echo`.",
+        apis=Api.COMPLETIONS,
+    ),
+    Parameter(
         name="echo",
         kind="boolean",
         meaning="The prompt comes first; with `logprobs` it is scored too.",
@@ -365,5 +376,5 @@ _COMPLETIONS = (
 )
 
 SERVED = (
-    *_ANSWER, *_LENGTH, *_SAMPLING, *_SCHEDULING, *_FORMAT, *_CHAT, *_COMPLETIONS,
+    *_ANSWER, *_LENGTH, *_SAMPLING, *_SCHEDULING, *_IDS, *FORM, *_CHAT, *_COMPLETIONS,
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kokuban.core.step import Usage
-from kokuban.server.openai_responses import PromptDetails, Receipt, UsageBody
+from kokuban.server.openai_responses import CompletionDetails, PromptDetails, Receipt, UsageBody
 
 
 def merge(usages: Mapping[int, Usage], n: int) -> Usage | None:
@@ -44,7 +44,9 @@ def merge(usages: Mapping[int, Usage], n: int) -> Usage | None:
     )
 
 
-def usage_body(prompt_tokens: int, completion_tokens: int, merged: Usage | None) -> UsageBody:
+def usage_body(
+    prompt_tokens: int, completion_tokens: int, merged: Usage | None, reasoning_tokens: int = 0
+) -> UsageBody:
     """The counts as the API shows them; zeros for what is not known, or not yet."""
     cost = merged or Usage(0, 0)
     from_below = cost.cached_ram_tokens + cost.cached_disk_tokens
@@ -53,6 +55,7 @@ def usage_body(prompt_tokens: int, completion_tokens: int, merged: Usage | None)
         completion_tokens,
         prompt_tokens + completion_tokens,
         PromptDetails(cost.cached_tokens, cost.cache_write_tokens),
+        CompletionDetails(reasoning_tokens),
         Receipt(
             cached_pool_tokens=cost.cached_tokens - from_below,
             cached_ram_tokens=cost.cached_ram_tokens,

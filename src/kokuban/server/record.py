@@ -18,7 +18,9 @@ from kokuban.engine.generation import TextDelta
 from kokuban.observe.clock import Clock
 from kokuban.observe.metrics import ServingMetrics
 from kokuban.server.openai_responses import UsageBody
+from kokuban.server.quota import Account
 from kokuban.server.receipt import merge, usage_body
+from kokuban.text.parts import ReasoningPart
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +44,12 @@ class Record:
     scope: str = ""
     """The salt that parts the tenant's prefix cache."""
 
+    account: Account | None = None
+    """Where the tenant's tokens are counted."""
+
+    timeout_s: float | None = None
+    """Longest time from `started_s` to the last byte; None: no limit."""
+
     scores: bool = False
     """Whether something is told of every token of the prompt, so that the cache is not read."""
 
@@ -51,6 +59,9 @@ class Record:
     created: int = field(default_factory=lambda: int(time.time()))
     prompt_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Those of `output_tokens` that became thoughts."""
+
     submitted_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
@@ -69,6 +80,9 @@ class Record:
     """By choice. Grow at their ends only, and only while there are `prompts`."""
 
     on_end: "Callable[[Record], None] | None" = None
+    _unread: dict[int, int] = field(default_factory=dict)
+    """By choice: tokens whose text has not come yet."""
+
     _last_by_choice: dict[int, float] = field(default_factory=dict)
 
     async def watch(self, deltas: AsyncGenerator[TextDelta]) -> AsyncGenerator[TextDelta]:
@@ -101,10 +115,16 @@ class Record:
             self._last_by_choice[delta.choice] = now_s
             self.last_token_s = now_s
             self.output_tokens += len(delta.tokens)
+            self._unread[delta.choice] = self._unread.get(delta.choice, 0) + len(delta.tokens)
             self.metrics.add("generation_tokens", len(delta.tokens))
+            self.pay(len(delta.tokens))
             if self.prompts:
                 output = self.outputs.setdefault(delta.choice, array("i"))
                 output.extend(token.token_id for token in delta.tokens)
+        if delta.parts:  # Tokens belong to the text that they become.
+            num_read = self._unread.pop(delta.choice, 0)
+            if isinstance(delta.parts[0], ReasoningPart):
+                self.reasoning_tokens += num_read
         if delta.usage is not None:
             self.usages[delta.choice] = delta.usage
         if delta.finish is not None:
@@ -114,6 +134,11 @@ class Record:
     def shown_id(self) -> str:
         """What the client knows the request by: its own id if it gave one."""
         return self.request_id if self.client_id == "-" else self.client_id
+
+    def pay(self, num_tokens: int) -> None:
+        """Tokens of the tenant's were read or written."""
+        if self.account is not None:
+            self.account.pay_tokens(num_tokens)
 
     @property
     def num_remembered(self) -> int:
@@ -135,7 +160,9 @@ class Record:
 
     def usage_body(self) -> UsageBody:
         """The counts so far, as the API shows them."""
-        return usage_body(self.prompt_tokens, self.output_tokens, self.usage())
+        return usage_body(
+            self.prompt_tokens, self.output_tokens, self.usage(), self.reasoning_tokens
+        )
 
     def end(self, reason: str | None = None) -> None:
         """Write the line and the numbers; a second call does nothing.
@@ -173,6 +200,13 @@ class Record:
             _ms(e2e_s),
             finish,
         )
+
+    @property
+    def time_left_s(self) -> float | None:
+        """Until it must be answered; None: any time."""
+        if self.timeout_s is None:
+            return None
+        return max(0.0, self.started_s + self.timeout_s - self.clock.now())
 
     @property
     def ttft_s(self) -> float | None:

@@ -24,7 +24,7 @@ from kokuban.text.masking import SpecialMask
 from kokuban.text.messages import Message, normalise
 from kokuban.text.sandbox import MAX_CHARS, Clock, Sandbox, TooMuchWork, counting
 from kokuban.text.tokenizer import Tokenizer
-from kokuban.text.tool_prompt import Abilities, abilities_of, written_out
+from kokuban.text.tool_prompt import Abilities, abilities_of, filled, written_out
 from kokuban.text.validate import check_json
 
 _LOG = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class ChatTemplate:
         variables: dict[str, Any] = {
             **_checked_kwargs(kwargs),
             "messages": written_out(checked, tools, template.find_abilities, self.style.calls),
-            "tools": tools,
+            "tools": filled(tools, template.find_abilities),
             "documents": check_json(documents, "documents") or None,
             "add_generation_prompt": add_generation_prompt,
         }

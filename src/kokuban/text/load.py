@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from kokuban.core.errors import ModelError
 from kokuban.text.chat import ChatTemplate
-from kokuban.text.gguf_tokenizer import from_gguf
+from kokuban.text.gguf_tokenizer import FindMerges, from_gguf
 from kokuban.text.hf_tokenizer import from_hf
 from kokuban.text.tokenizer import Tokenizer
 
@@ -37,20 +37,23 @@ class ModelText(NamedTuple):
     chat_template: ChatTemplate
 
 
-def load_text(files: TokenizerFiles) -> ModelText:
+def load_text(files: TokenizerFiles, find_merges: FindMerges | None = None) -> ModelText:
     """Build tokenizer and chat template.
+
+    Args:
+        find_merges: see `from_gguf`.
 
     Raises:
         ModelError: the files contradict themselves, or are of a kind that is not supported.
     """
-    tokenizer = _tokenizer(files)
+    tokenizer = _tokenizer(files, find_merges)
     template = ChatTemplate(files.chat_template, tokenizer, named=files.named_templates)
     return ModelText(tokenizer, template)
 
 
-def _tokenizer(files: TokenizerFiles) -> Tokenizer:
+def _tokenizer(files: TokenizerFiles, find_merges: FindMerges | None) -> Tokenizer:
     if files.kind == "gguf":
-        return from_gguf(files.metadata or {}, end_ids=files.end_token_ids)
+        return from_gguf(files.metadata or {}, end_ids=files.end_token_ids, find_merges=find_merges)
     if files.tokenizer_json is None:
         raise ModelError("the model has no tokenizer.json")
     try:

@@ -3,6 +3,7 @@
 - `content` becomes one text: text parts are joined by a newline; null becomes the empty text on
   an assistant turn that has tool calls or thoughts, and is refused elsewhere. Parts that are not
   text are refused.
+- A result of a tool gets the name of the function that was called, where it has none.
 - Thoughts are `reasoning_content`; `reasoning`, as some clients call them, becomes it.
 - `arguments` of a tool call become an object: clients send JSON text, templates loop over keys.
 - The role `developer` becomes `system` unless the template knows it.
@@ -35,10 +36,24 @@ def normalise(messages: Sequence[Mapping[str, Any]], *, keep_developer: bool) ->
     """
     if not messages:
         raise RequestError("messages is empty; send at least one message", param="messages")
-    return [
+    found = [
         _message(message, f"messages[{index}]", keep_developer)
         for index, message in enumerate(messages)
     ]
+    _name_results(found)
+    return found
+
+
+def _name_results(messages: Sequence[Message]) -> None:
+    """Say in each result which function it is of: some templates want it, and clients send ids."""
+    names: dict[str, str] = {}
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            names[str(call.get("id"))] = call["function"]["name"]
+        if message["role"] == "tool" and not message.get("name"):
+            name = names.get(str(message.get("tool_call_id")))
+            if name is not None:
+                message["name"] = name
 
 
 def _message(raw: Mapping[str, Any], param: str, keep_developer: bool) -> Message:

@@ -9,6 +9,8 @@ What a template leaves out is found by trying, once for each template (`Abilitie
                           results in a row, and what the user says after them, are one message,
                           since some templates want user and assistant to take turns
     several calls         a message for each, with its result behind it
+
+A template that fails on tools without a description or parameters is given empty ones.
 """
 
 import json
@@ -23,6 +25,7 @@ from kokuban.text.messages import Message
 Render = Callable[[Mapping[str, Any]], str]
 
 _PROBE = "kokuban"
+_EMPTY = {"name": "", "description": "", "parameters": {"type": "object", "properties": {}}}
 _EXAMPLE = {"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}
 
 
@@ -37,6 +40,13 @@ class Abilities:
     many_calls: bool = True
     """Several in one message."""
 
+    short_tools: bool = True
+    """Tools that have a name and nothing else."""
+
+
+def _tool(name: str) -> Message:
+    return {"type": "function", "function": {**_EMPTY, "name": name}}
+
 
 def abilities_of(render: Render) -> Abilities:
     """Find out by rendering small conversations.
@@ -47,8 +57,8 @@ def abilities_of(render: Render) -> Abilities:
     user = {"role": "user", "content": "x"}
     result = {"role": "tool", "content": "x", "tool_call_id": "c", "name": "f"}
 
-    def writes(*messages: Message, tool: str = "f") -> bool:
-        variables = {"messages": list(messages), "tools": [_tool(tool)]}
+    def writes(*messages: Message, tool: Message | None = None) -> bool:
+        variables = {"messages": list(messages), "tools": [tool or _tool("f")]}
         marks = {"bos_token": "", "eos_token": "", "add_generation_prompt": False}
         try:
             return _PROBE in render({**variables, **marks})
@@ -56,21 +66,13 @@ def abilities_of(render: Render) -> Abilities:
             return False
 
     return Abilities(
-        tools=writes(user, tool=_PROBE),
+        tools=writes(user, tool=_tool(_PROBE)),
         system=writes({"role": "system", "content": _PROBE}, user),
         calls=writes(user, _calling(_PROBE), result),
         results=writes(user, _calling("f"), {**result, "content": _PROBE}),
         many_calls=writes(user, _calling("f", _PROBE), result, result),
+        short_tools=writes(user, tool={"type": "function", "function": {"name": _PROBE}}),
     )
-
-
-def _tool(name: str) -> Message:
-    function = {
-        "name": name,
-        "description": "x",
-        "parameters": {"type": "object", "properties": {}},
-    }
-    return {"type": "function", "function": function}
 
 
 def _calling(*names: str) -> Message:
@@ -106,6 +108,20 @@ def written_out(
     if tools and not abilities.tools:
         found = _with_text(found, _description(tools, style), abilities)
     return found
+
+
+def filled(
+    tools: Sequence[Mapping[str, Any]] | None, find_abilities: Callable[[], Abilities]
+) -> Sequence[Mapping[str, Any]] | None:
+    """The tools as the template can take them."""
+    if not tools or find_abilities().short_tools or not find_abilities().tools:
+        return tools
+    return [{**tool, "function": _filled(tool.get("function", {}))} for tool in tools]
+
+
+def _filled(function: Mapping[str, Any]) -> Message:
+    given = {name: value for name, value in function.items() if value is not None}
+    return {**_EMPTY, **given}
 
 
 def _description(tools: Sequence[Mapping[str, Any]], style: CallStyle) -> str:

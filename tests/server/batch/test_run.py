@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 from tests.server.asgi import Json, make_app
 from tests.server.fakes import FAILS, FakeEngine, Served, served
 from tests.server.live import PIECES, A
@@ -101,6 +103,21 @@ async def test_a_bad_line_costs_nobody_else_anything(tmp_path: Path) -> None:
     assert found["c"]["error"]["code"] == "invalid_url"
     assert found["d"]["error"]["code"] == "invalid_request"
     assert found[None]["error"]["line"] == 2
+
+
+async def test_a_result_is_one_line_however_an_answer_is_written(tmp_path: Path) -> None:
+    source = write(tmp_path / "in", line("a"))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response('{\n "a": [1.50,\r\n 2]\n}')(scope, receive, send)
+
+    with Sink(tmp_path / "out") as sink:
+        await Batch(
+            app, lambda: True, source, sink, concurrency=1, on_result=lambda result: None
+        ).run()
+
+    [text] = (tmp_path / "out").read_text().splitlines()
+    assert json.loads(text)["response"]["body"] == {"a": [1.5, 2]}
 
 
 async def test_a_request_that_the_engine_fails_is_one_result(tmp_path: Path) -> None:

@@ -230,17 +230,14 @@ TOOLS = [{"name": "f", "input_schema": {}}]
         ({"type": "auto"}, "auto", None),
         ({"type": "auto", "disable_parallel_tool_use": True}, "auto", False),
         ({"type": "none"}, "none", None),
+        ({"type": "any"}, "required", None),
+        ({"type": "tool", "name": "f"}, {"type": "function", "function": {"name": "f"}}, None),
     ],
 )
 def test_a_choice_of_tools(choice: Json, expected: Any, parallel: bool | None) -> None:
     body = converted(user(text("q")), tools=TOOLS, tool_choice=choice)
 
     assert (body.tool_choice, body.parallel_tool_calls) == (expected, parallel)
-
-
-def test_a_choice_without_tools_is_none() -> None:
-    """Clients send it all the same."""
-    assert converted(user(text("q")), tool_choice={"type": "auto"}).tool_choice is None
 
 
 def test_marks_stay_on_what_has_them() -> None:

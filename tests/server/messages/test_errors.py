@@ -31,6 +31,13 @@ async def test_what_the_guard_and_the_router_refuse(
     assert response.headers["x-request-id"] == response.headers["request-id"]
 
 
+async def test_the_client_may_name_its_request() -> None:
+    async with client(served(), api_keys=("k",)) as http:
+        response = await http.post(PATH, headers={"x-request-id": "mine"})
+
+    assert response.json()["request_id"] == response.headers["request-id"] == "mine"
+
+
 async def test_other_paths_keep_openais_envelope() -> None:
     async with client(served(), api_keys=("k",)) as http:
         for path in ("/v1/messagesx", "/v1/chat/completions", "/v1/message"):

@@ -304,6 +304,68 @@ async def test_a_full_queue_and_a_prompt_that_is_too_long() -> None:
         assert long.json()["error"]["message"].startswith("prompt is too long: ")
 
 
+SUM: Json = {"name": "sum", "input_schema": {"type": "object", "required": ["a"],
+                                             "properties": {"a": {"type": "integer"}}}}  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "any"])
+async def test_tools_that_may_not_be_called_are_not_counted(choice: str) -> None:
+    model = speaking()
+    fields = body(tools=[SUM], tool_choice={"type": choice})
+    async with client(model, tool_parser="hermes") as http:
+        counted = await http.post(f"{PATH}/count_tokens", json=fields)
+        assert (await http.post(PATH, json=fields)).status_code == 200
+        bare = await http.post(f"{PATH}/count_tokens", json=body())
+
+    [request] = model.client.submitted
+    assert counted.json() == {"input_tokens": len(request.prompt_token_ids)}
+    assert (counted.json() == bare.json()) == (choice == "none")
+
+
+@pytest.mark.parametrize(
+    ("choice", "is_forced"),
+    [
+        ({"type": "auto"}, False),
+        ({"type": "any"}, True),
+        ({"type": "tool", "name": "sum"}, True),
+    ],
+)
+async def test_a_call_can_be_forced(choice: Json, is_forced: bool) -> None:
+    model = speaking()
+    async with client(model, tool_parser="hermes") as http:
+        response = await http.post(PATH, json=body(tools=[SUM], tool_choice=choice))
+
+    assert response.status_code == 200
+    [request] = model.client.submitted
+    assert (request.params.grammar is not None) == is_forced
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": [SUM], "tool_choice": {"type": "tool", "name": "zip"}}, "tool_choice"),
+        (
+            {"tools": [{"name": "f", "input_schema": {"type": "nothing"}}],
+             "tool_choice": {"type": "any"}},
+            "the tool 'f'",
+        ),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {"type": "nothing"}}}},
+            "output_config.format",
+        ),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_forced_is_refused_in_the_clients_words(
+    fields: Json, name: str
+) -> None:
+    async with client(speaking(), tool_parser="hermes") as http:
+        response = await http.post(PATH, json=body(**fields))
+
+    assert response.status_code == 400
+    assert name in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
 async def test_fields_that_nobody_knows_are_named(path: str) -> None:
     known = body(

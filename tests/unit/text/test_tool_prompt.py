@@ -121,7 +121,7 @@ def test_a_template_that_knows_tools_is_left_alone() -> None:
 
     assert "You can use" not in text
     assert '"tool_calls": [{"type": "function", "id": "a"' in text
-    assert '{"role": "tool", "tool_call_id": "a", "content": "result of a"}' in text
+    assert '{"role": "tool", "tool_call_id": "a", "content": "result of a", "name": "f"}' in text
 
 
 def test_messages_without_tools_are_left_alone() -> None:
@@ -147,3 +147,14 @@ def test_a_message_without_anything_is_refused() -> None:
 def test_a_failing_template_is_still_the_clients_fault() -> None:
     with pytest.raises(TemplateError, match="no tools here"):
         render("{{ raise_exception('no tools here') }}", USER)
+
+
+def test_what_a_template_asks_of_every_tool_is_filled_in() -> None:
+    template = "{% for t in tools %}{{ 'it ' + t.function.description }};{% endfor %}"
+    named = "{% for t in tools %}{{ t.function.name }}" + template.removeprefix(
+        "{% for t in tools %}"
+    )
+    chat = ChatTemplate(named, TOKENIZER)
+    tools = [{"type": "function", "function": {"name": "g", "description": None}}, TOOL]
+
+    assert chat.render_chat([USER], tools=tools) == "git ;fit Finds.;"

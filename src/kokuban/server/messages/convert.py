@@ -75,7 +75,7 @@ def _fields(body: Conversation) -> Json:
         "user": body.metadata.user_id if body.metadata else None,
         "response_format": {"type": "json_schema", "json_schema": schema} if schema else None,
         "tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())],
-        "tool_choice": _tool_choice(choice) if body.tools else None,
+        "tool_choice": _tool_choice(choice),
         "parallel_tool_calls": False if no_parallel else None,
         "chat_template_kwargs": {"enable_thinking": thinks, **(body.chat_template_kwargs or {})},
     }

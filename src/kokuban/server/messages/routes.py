@@ -19,6 +19,7 @@ from kokuban.server.pins import asks_to_keep
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
+from kokuban.server.tool_choice import plan_tools
 from kokuban.server.turn import begin_turn
 from kokuban.server.work import INLINE_JSON_BYTES, off_loop
 
@@ -28,7 +29,10 @@ _THEIR_NAMES = {
     "stop": "stop_sequences",
     "user": "metadata.user_id",
     "response_format": "output_config.format",
+    "response_format.json_schema.schema": "output_config.format.schema",
 }
+_THEIR_SCHEMA = "input_schema"
+_OUR_SCHEMA = "function.parameters"
 
 
 @router.post("/v1/messages")
@@ -56,9 +60,9 @@ async def count_tokens(request: Request) -> Response:
     check_unknown(request, serving.settings, body)
     with _in_their_words():
         chat = await _chat(serving, body, len(raw))
+        if not plan_tools(chat).tools:
+            chat.tools = None
     serving.check_model(chat.model)
-    if chat.tool_choice == "none":
-        chat.tools = None
     prompt = await serving.encode_chat(chat, len(raw))
     return Response(encode(TokenCount(len(prompt))), media_type="application/json")
 
@@ -69,10 +73,11 @@ def _in_their_words() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        theirs = _THEIR_NAMES.get(error.param or "")
-        if theirs is None:
+        ours = error.param or ""
+        theirs = _THEIR_NAMES.get(ours, ours.replace(_OUR_SCHEMA, _THEIR_SCHEMA))
+        if theirs == ours:
             raise
-        text = str(error).replace(error.param or "", theirs, 1)
+        text = str(error).replace(ours, theirs, 1)
         raise RequestError(text, param=theirs, code=error.code) from None
 
 
