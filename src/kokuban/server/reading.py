@@ -31,7 +31,7 @@ class Reader:
         style = self.serving.chat_template.style
         return AnswerParser(
             style.calls,
-            tools=self.plan.names if self._reads_calls else (),
+            tools=self.plan.parameter_names if self._reads_calls else {},
             max_calls=self.plan.max_calls,
             reasons=style.reasons,
             is_thinking=self.thoughts is Thoughts.GO_ON,

@@ -143,7 +143,7 @@ def test_values_of_enums_come_back_exactly(style: str, value: str) -> None:
         text = called(style, {"v": value})
 
         assert matches(grammar_of(style).forced([tool("f", parameters)], None), text)
-        parser = AnswerParser(STYLES[style], tools=("f",))
+        parser = AnswerParser(STYLES[style], tools={"f": ()})
         [call] = whole_calls([*parser.feed(text), *parser.finish()])
         assert json.loads(call.arguments) == {"v": value}
 
