@@ -45,6 +45,7 @@ check: $(DEV_STAMP)
 	$(PY) tools/check_size.py
 	$(PY) tools/check_docs.py
 	$(PY) tools/make_api_reference.py --check
+	$(PY) tools/make_bugbank_table.py --check
 
 bench: $(STAMP)
 	$(VENV)/bin/kokuban bench latency $(MODEL)

@@ -1,8 +1,10 @@
 #include "kernels/sampling/sampling.h"
 
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <stdexcept>
 
 #include "bindings/bindings.h"
@@ -68,17 +70,34 @@ void init_row(SamplingRow* row, double temperature, int64_t top_k, double top_p,
     for (size_t i = 0; i < output_ids.shape(0); ++i) row->add_output_token(output_ids.data()[i]);
 }
 
+using MaskWords = nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+Masks masks_of(const std::optional<MaskWords>& words, const std::optional<Ints>& of, const LogitsView& logits) {
+    if (!words.has_value() && !of.has_value()) return {};
+    if (!words.has_value() || !of.has_value() || static_cast<int64_t>(of->shape(0)) != logits.rows)
+        throw std::invalid_argument("there is not one mask for each row of logits, or -1 for none");
+    const Masks masks{words->data(), static_cast<int64_t>(words->shape(1)), of->data()};
+    if (masks.width < (logits.valid + 31) / 32)
+        throw std::invalid_argument("a mask has fewer bits than there are valid tokens");
+    for (int64_t r = 0; r < logits.rows; ++r)
+        if (masks.of[r] >= static_cast<int64_t>(words->shape(0)))
+            throw std::invalid_argument("a row names a mask that is not there");
+    return masks;
+}
+
 void sample(ThreadPool* pool, const Array<float, 2>& logits, int64_t valid, const nb::list& rows,
-            const Results& results, int isa_cap) {
+            const Results& results, int isa_cap, const std::optional<MaskWords>& mask_words,
+            const std::optional<Ints>& mask_of) {
     const LogitsView logits_view = view(logits, valid);
     if (static_cast<int64_t>(rows.size()) != logits_view.rows)
         throw std::invalid_argument("there is not one SamplingRow for each row of logits");
     std::vector<const SamplingRow*> pointers;
     pointers.reserve(rows.size());
     for (const nb::handle row : rows) pointers.push_back(nb::cast<const SamplingRow*>(row, false));
+    const Masks masks = masks_of(mask_words, mask_of, logits_view);
     const SamplingOutput output = results.output(logits_view.rows);
     nb::gil_scoped_release release;  // the caller keeps the rows alive
-    sample_rows(capped_isa(isa_cap), pool, logits_view, pointers.data(), output);
+    sample_rows(capped_isa(isa_cap), pool, logits_view, pointers.data(), masks, output);
 }
 
 void score(ThreadPool* pool, const Array<float, 2>& logits, int64_t valid, const Ints& targets,
@@ -113,7 +132,8 @@ void bind_sampling(nb::module_& module) {
                  new (results) Results{tokens, status, logprobs, top_ids, top_logprobs, top_counts};
              });
     module.def("sample_rows", &sample, nb::arg("pool").none(), nb::arg("logits").noconvert(),
-               nb::arg("valid_vocab"), nb::arg("rows"), nb::arg("results"), nb::arg("isa_cap"));
+               nb::arg("valid_vocab"), nb::arg("rows"), nb::arg("results"), nb::arg("isa_cap"),
+               nb::arg("mask_words") = nb::none(), nb::arg("mask_of") = nb::none());
     module.def("score_rows", &score, nb::arg("pool").none(), nb::arg("logits").noconvert(),
                nb::arg("valid_vocab"), nb::arg("targets"), nb::arg("num_top"), nb::arg("results"),
                nb::arg("isa_cap"));

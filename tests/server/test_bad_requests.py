@@ -121,10 +121,10 @@ async def test_a_bias_that_is_no_number_in_range_is_refused(value: bytes) -> Non
         ({"logit_bias": {"²": 1}}, "logit_bias"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
         ({"grammar": "root ::= x"}, "grammar"),
-        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"guided_json": "{"}, "guided_json"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
     ],
 )
@@ -377,3 +377,44 @@ async def test_of_a_field_that_is_given_twice_the_last_counts() -> None:
         await http.post(COMPLETIONS, content=raw, headers=JSON)
 
     assert model.client.submitted[0].params.max_tokens == 2
+
+
+GOOD = b'"model":"m","prompt":"p","max_tokens":1'
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"\xef\xbb\xbf{%s}" % GOOD, 400),
+        ('{"model":"m","prompt":"p"}'.encode("utf-16"), 400),
+        (b"{%s} {}" % GOOD, 400),
+        (b" \n{%s}\r\n" % GOOD, 200),
+        (b'{%s,"x":%s%s}' % (GOOD, b"[" * 150, b"]" * 150), 200),
+        (b'{%s,"x":%s%s}' % (GOOD, b"[" * 20_000, b"]" * 20_000), 400),
+        (b'{%s,"x":%s%s}' % (GOOD, b"[" * 100_000, b"]" * 100_000), 413),
+        (b'{%s,"x":%s}' % (GOOD, b"9" * 5000), 400),
+        (b'{%s,"seed":-0,"temperature":-0.0}' % GOOD, 200),
+        (b'{%s,"n":1.0}' % GOOD, 400),
+        (b'{%s,"max_tokens":1E0}' % GOOD, 400),
+        (b'{%s,"stop":null,"n":null,"logit_bias":null}' % GOOD, 200),
+        (b'{%s,"":1,"a\\u0000":2}' % GOOD, 200),
+        (b'{%s,"\\ud83d":1}' % GOOD, 400),
+        (b'{%s,"metadata":{"a":"\\ud83d"}}' % GOOD, 400),
+    ],
+)
+async def test_odd_json_is_read_or_refused_and_never_a_fault(raw: bytes, status: int) -> None:
+    """Keeps B24 and B84 out: docs/bugbank.md."""
+    async with client(served()) as http:
+        response = await http.post(COMPLETIONS, content=raw, headers=JSON)
+
+    assert response.status_code == status, response.text
+    if status != 200:
+        assert_envelope(response.json())
+
+
+async def test_a_wrong_number_is_repeated_and_a_wrong_text_is_not() -> None:
+    number = await refused(COMPLETIONS, completion_body(n=1.5))
+    text = await refused(COMPLETIONS, completion_body(n="my secret"))
+
+    assert number["message"] == "n=1.5: input should be a valid integer"
+    assert text["message"] == "n: input should be a valid integer"

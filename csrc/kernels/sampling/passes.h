@@ -43,6 +43,10 @@ struct SamplingPasses {
     // threshold is finite; ids and values have room for count.
     int64_t (*collect)(const float* x, int64_t count, const float* block_max, float threshold,
                        int32_t* ids, float* values);
+
+    // out[i] = x[i] where bit i % 32 of allowed[i / 32] is set, else -inf. No word is read that has
+    // no bit below count.
+    void (*mask)(const float* x, int64_t count, const uint32_t* allowed, float* out);
 };
 
 extern const SamplingPasses kSamplingPassesScalar;

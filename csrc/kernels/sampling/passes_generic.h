@@ -86,6 +86,29 @@ int64_t collect(const float* x, int64_t count, const float* block_max, float thr
     return found;
 }
 
-constexpr kokuban::SamplingPasses kPasses{scan, weight_sums, weights, collect};
+alignas(64) constexpr int32_t kLaneBits[kLanes] = {1 << 0,  1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
+                                                   1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
+                                                   1 << 12, 1 << 13, 1 << 14, 1 << 15};
+
+// x in the lanes whose bit is set, -inf in the others.
+KOKUBAN_INLINE F32 only(F32 x, uint32_t bits) {
+    const F32 is_set = f_from_i(i_and(i_set1(static_cast<int32_t>(bits)), i_load(kLaneBits)));
+    const F32 kept = f_keep_ge(is_set, f_set1(1.0f), x);
+    const F32 others = f_keep_ge(f_zero(), is_set, f_set1(kMinusInfinity));
+    return f_from_bits(i_or(i_from_bits(kept), i_from_bits(others)));
+}
+
+void mask(const float* x, int64_t count, const uint32_t* allowed, float* out) {
+    for (int64_t i = 0; i < count; i += kLanes) {
+        const uint32_t bits = allowed[i / 32] >> (i % 32) & 0xffffu;
+        const int64_t left = count - i;
+        if (left >= kLanes)
+            f_store(out + i, only(f_load(x + i), bits));
+        else
+            f_store_n(out + i, only(load_logits(x + i, left), bits), static_cast<int>(left));
+    }
+}
+
+constexpr kokuban::SamplingPasses kPasses{scan, weight_sums, weights, collect, mask};
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace kokuban {
 struct SamplingScratch {
     int64_t capacity = 0;
     std::unique_ptr<float[]> block_max, block_sums, block_order, values, weights;
+    std::vector<float> masked;  // empty until a row has a mask
     std::unique_ptr<int32_t[]> ids;
     std::vector<Candidate> candidates;
 

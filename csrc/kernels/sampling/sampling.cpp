@@ -82,8 +82,27 @@ void write_top(RowWorker& worker, int64_t wanted, double offset, const SamplingO
     output.top_counts[r] = static_cast<int32_t>(ids.size());
 }
 
-RowStatus sample_row(RowWorker& worker, const SamplingRow& row, const LogitsView& logits,
-                     const SamplingOutput& output, int64_t r) {
+// The token of a row that has been adjusted. What of it is known is not known any more afterwards.
+RowStatus draw_row(Isa isa, RowWorker& worker, const SamplingRow& row, const uint32_t* allowed,
+                   bool changed, const LogitsView& logits, int64_t r, int32_t* token) {
+    if (allowed == nullptr) {
+        if (changed)
+            if (const RowStatus status = worker.scan(); status != RowStatus::kOk) return status;
+        *token = worker.draw(row);
+        return RowStatus::kOk;
+    }
+    const SamplingPasses& passes = passes_for(isa);
+    SamplingScratch& scratch = thread_scratch();
+    scratch.masked.resize(static_cast<size_t>(logits.valid));
+    passes.mask(logits.row(r), logits.valid, allowed, scratch.masked.data());
+    RowWorker masked(passes, scratch, scratch.masked.data(), logits.valid);
+    if (const RowStatus status = masked.scan(); status != RowStatus::kOk) return status;
+    *token = masked.draw(row);
+    return RowStatus::kOk;
+}
+
+RowStatus sample_row(Isa isa, RowWorker& worker, const SamplingRow& row, const uint32_t* allowed,
+                     const LogitsView& logits, const SamplingOutput& output, int64_t r) {
     if (const RowStatus status = worker.scan(); status != RowStatus::kOk) return status;
     double offset = 0.0;
     if (row.logprobs >= 0) {
@@ -93,9 +112,9 @@ RowStatus sample_row(RowWorker& worker, const SamplingRow& row, const LogitsView
     int32_t token = -1;
     {
         const Adjustment adjustment(row, logits.row(r), logits.valid);
-        if (adjustment.changed())
-            if (const RowStatus status = worker.scan(); status != RowStatus::kOk) return status;
-        token = worker.draw(row);
+        const RowStatus status =
+            draw_row(isa, worker, row, allowed, adjustment.changed(), logits, r, &token);
+        if (status != RowStatus::kOk) return status;
     }
     output.tokens[r] = token;
     if (row.logprobs >= 0)
@@ -144,9 +163,9 @@ void for_each_row(Isa isa, ThreadPool* pool, const LogitsView& logits, const Sam
 }  // namespace
 
 void sample_rows(Isa isa, ThreadPool* pool, const LogitsView& logits, const SamplingRow* const* rows,
-                 const SamplingOutput& output) {
+                 const Masks& masks, const SamplingOutput& output) {
     for_each_row(isa, pool, logits, output, [&](RowWorker& worker, int64_t r) {
-        return sample_row(worker, *rows[r], logits, output, r);
+        return sample_row(isa, worker, *rows[r], masks.row(r), logits, output, r);
     });
 }
 

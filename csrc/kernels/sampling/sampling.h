@@ -9,17 +9,18 @@
 //      presence_penalty if that is not 0, are subtracted (float32, kept within its finite range)
 //   2. logit biases are added
 //   3. end tokens are made impossible while fewer than min_tokens were generated
-//   4. temperature 0, or top_k 1: the largest logit wins, the lowest id among equals
-//   5. temperature: y = (logit - largest logit) / temperature, weight e^y
-//   6. top_k, the k largest; min_p, weight >= min_p; both keep a prefix of the tokens by descending
+//   4. tokens that the row's mask does not allow are made impossible
+//   5. temperature 0, or top_k 1: the largest logit wins, the lowest id among equals
+//   6. temperature: y = (logit - largest logit) / temperature, weight e^y
+//   7. top_k, the k largest; min_p, weight >= min_p; both keep a prefix of the tokens by descending
 //      logit, so that they commute; then top_p, the shortest prefix that holds that share of what
 //      the others left. Among equal logits the lower id comes first. top_p is last because its share
 //      refers to what may be sampled at all
-//   7. the first token in ascending id at which the running sum of weights exceeds u times their
+//   8. the first token in ascending id at which the running sum of weights exceeds u times their
 //      sum; u has 53 bits and depends on seed, choice and position alone
 //
-// Logprobs are those of the model: before 1. A row is a function of its logits and its SamplingRow,
-// the same bits for every instruction set, whatever the batch and the threads.
+// Logprobs are those of the model: before 1. A row is a function of its logits, its SamplingRow and
+// its mask, the same bits for every instruction set, whatever the batch and the threads.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,17 @@ struct LogitsView {
     float* row(int64_t r) const { return data + r * vocab; }
 };
 
+// Which tokens may be sampled, a bit for each: token i of a mask is bit i % 32 of word i / 32.
+struct Masks {
+    const uint32_t* words = nullptr;
+    int64_t width = 0;             // words of one mask; they cover all valid tokens
+    const int32_t* of = nullptr;  // the mask of row r; below 0: every token is allowed
+
+    const uint32_t* row(int64_t r) const {
+        return of != nullptr && of[r] >= 0 ? words + of[r] * width : nullptr;
+    }
+};
+
 // Where results go; row r of each. The top arrays are [rows, max_top], best first, and are filled
 // up to top_counts[r] (fewer than asked for when fewer are possible).
 struct SamplingOutput {
@@ -59,7 +71,7 @@ struct SamplingOutput {
 // rows: logits.rows pointers. Logits are changed while a row is worked on and put back at its end.
 // Rows are the work items of `pool` (may be null: the caller's thread does all).
 void sample_rows(Isa isa, ThreadPool* pool, const LogitsView& logits, const SamplingRow* const* rows,
-                 const SamplingOutput& output);
+                 const Masks& masks, const SamplingOutput& output);
 
 // How likely targets[r] is under row r, and the num_top[r] most likely tokens. Changes no logit.
 // Targets are below logits.vocab; one from logits.valid on is compared with the sum over the valid

@@ -256,7 +256,11 @@ def _open_thread(
 
         meanwhile()
         return build_engine(
-            loading, scheduler=scheduler, runtime=runtime, served_name=options.served_name
+            loading,
+            scheduler=scheduler,
+            runtime=runtime,
+            served_name=options.served_name,
+            serves=True,
         )
 
 

@@ -15,6 +15,7 @@ from kokuban.engine.cache_keys import make_key_space
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
 from kokuban.engine.engine import Engine
+from kokuban.engine.grammars import GrammarStore
 from kokuban.engine.kv_memory import KvMemory, kv_budget, make_kv_memory, make_layout
 from kokuban.engine.loading import Compute, Loading, begin_loading
 from kokuban.engine.public_prefix import public_token_ids
@@ -30,6 +31,7 @@ from kokuban.plan.memory import KvBudget
 from kokuban.program.program import Program
 from kokuban.runner.load import LoadedWeights, Progress
 from kokuban.runner.native import NativeExecutor
+from kokuban.sampling.grammar import GrammarCompiler
 from kokuban.scheduler.prices import ModelPrices, block_worth
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.text.load import ModelText, load_text
@@ -48,6 +50,7 @@ def build_engine(
     served_name: str | None = None,
     on_load: Progress | None = None,
     on_pull: PullProgress | None = None,
+    serves: bool = False,
 ) -> Engine:
     """Find, read and pack a model, and start its engine.
 
@@ -56,6 +59,7 @@ def build_engine(
             is being loaded already, with the same `runtime`.
         served_name: what the API calls it; by default what `model` says.
         on_load, on_pull: told how far packing and downloading have come.
+        serves: prepare now, while weights are packed, what would hold others up later.
 
     Raises:
         ConfigError, ModelError: it cannot be found, read or run with these settings.
@@ -63,16 +67,26 @@ def build_engine(
     if not isinstance(model, Loading):
         model = begin_loading(model, runtime=runtime, on_load=on_load, on_pull=on_pull)
     with model as loading:
-        return _build(loading, scheduler, runtime, served_name or loading.name)
+        return _build(loading, scheduler, runtime, served_name or loading.name, serves=serves)
 
 
 def _build(
-    loading: Loading, scheduler: SchedulerConfig, runtime: RuntimeConfig, name: str
+    loading: Loading,
+    scheduler: SchedulerConfig,
+    runtime: RuntimeConfig,
+    name: str,
+    *,
+    serves: bool,
 ) -> Engine:
     source, program, compute = loading.source, loading.program, loading.compute
     config = source.config
     layout = make_layout(program.kv, scheduler.block_size, runtime)
     text = load_text(source.tokenizer_source(), find_merges)
+    valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
+    ends = text.tokenizer.end_ids | source.end_token_ids
+    compiler = GrammarCompiler(text.tokenizer, ends, valid_vocab)
+    if serves:
+        compiler.warm_up()
     draft = _draft(loading, runtime, text)
     rope_positions = scheduler.max_context_tokens or config.max_positions
     key_space = _key_space(
@@ -84,13 +98,13 @@ def _build(
     info = _info(name, config, scheduler, runtime, budget, compute)
     prices = _prices(program, weights, budget, scheduler, info)
     memory = _memory(program, layout, budget, key_space, scheduler, runtime, info, prices)
-    valid_vocab = min(text.tokenizer.vocab_size, program.vocab_size)
-    executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab)
+    grammars = GrammarStore(compiler)
+    executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab, grammars)
     memory.storage.populate()
     proposer = _proposer(runtime, draft, budget, compute)
     core = _core(scheduler, memory, executor, prices, proposer)
-    client = EngineThread(core, info, memory.doorbell)
-    return Engine(client, *text, text.tokenizer.end_ids | source.end_token_ids)
+    client = EngineThread(core, info, memory.doorbell, grammars)
+    return Engine(client, *text, ends)
 
 
 def _draft(loading: Loading, runtime: RuntimeConfig, text: ModelText) -> "DraftFiles | None":
@@ -162,6 +176,7 @@ def _executor(
     compute: Compute,
     rope_positions: int,
     valid_vocab: int,
+    grammars: GrammarStore,
 ) -> NativeExecutor:
     return NativeExecutor(
         program,
@@ -173,6 +188,7 @@ def _executor(
         max_context_tokens=memory.budget.max_context_tokens,
         rope_positions=rope_positions,
         valid_vocab=valid_vocab,
+        grammars=grammars,
     )
 
 

@@ -7,7 +7,7 @@ Never: text. Stop strings, decoding and templates belong to `generation` and the
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -88,6 +88,16 @@ class EngineCore:
     def cancel(self, request_id: RequestId) -> None:
         """Forget a request; unknown ids are ignored."""
         self._scheduler.cancel(request_id)
+
+    def suspend(self, request_ids: Collection[RequestId], *, begins: bool) -> None:
+        """Compute no more of requests for now, since nobody takes what they say, or go on.
+
+        Whoever suspends requests lets them go on, also those that have ended meanwhile.
+        """
+        if begins:
+            self._scheduler.suspended.update(request_ids)
+        else:
+            self._scheduler.suspended.difference_update(request_ids)
 
     def reset_prefix_cache(self) -> int:
         """Forget the content of free blocks; returns how many had one."""

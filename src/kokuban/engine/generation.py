@@ -96,12 +96,11 @@ async def generate(
     """
     check_vocabulary(params, engine.info.vocab_size)
     check_token_ids(prompt_token_ids, engine.info.vocab_size)
-    ends = {*params.stop_token_ids, *(() if params.ignore_eos else end_token_ids)}
     first = Request(
         id=RequestId(request_id or secrets.token_hex(12)),
         prompt_token_ids=tuple(prompt_token_ids),
         params=replace(params, n=1),
-        end_token_ids=frozenset(ends),
+        end_token_ids=_ends(params, end_token_ids),
         priority=priority,
         tenant=tenant,
         cache_scope=cache_scope,
@@ -117,6 +116,12 @@ async def generate(
     async with aclosing(deltas):
         async for delta in deltas:
             yield delta
+
+
+def _ends(params: SamplingParams, end_token_ids: Collection[int]) -> frozenset[int]:
+    # A text that its grammar has brought to an end cannot go on past it.
+    goes_on = params.ignore_eos and params.grammar is None
+    return frozenset({*params.stop_token_ids, *(() if goes_on else end_token_ids)})
 
 
 async def _deltas(engine: EngineClient, choices: "Sequence[_Choice]") -> AsyncGenerator[TextDelta]:
@@ -190,7 +195,8 @@ class _Choice:
             end_token_ids=self._named_ends,
             include_stop=params.include_stop,
             skip_special=params.skip_special_tokens,
-            continues=continues,
+            # A grammar speaks of every character, a space before the first word included.
+            continues=continues or params.grammar is not None,
             min_tokens=params.min_tokens,
             shown=shown,
         )

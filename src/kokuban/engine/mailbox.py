@@ -2,6 +2,9 @@
 
 An engine sorts its events into boxes, one for each group of requests. Boxes that lie behind the
 same route (an event loop, a socket) get theirs together, however many there are.
+
+A reader that is behind does not make its news pile up: the requests of a full box are suspended,
+and go on when most of it has been read.
 """
 
 import asyncio
@@ -19,6 +22,16 @@ logger = logging.getLogger(__name__)
 
 News = TokenEvent | KokubanError | None
 """An event; why the group was refused; None: the group was accepted."""
+
+
+Flow = Callable[[Collection[RequestId], bool], None]
+"""Suspends requests (True) or lets them go on (False). Each suspension is taken back."""
+
+MAX_UNREAD = 64
+"""Events of each request that may lie in a box before its requests are suspended."""
+
+MIN_UNREAD = 16
+"""They go on when no more than so many of each lie there."""
 
 
 class Box(Protocol):
@@ -55,15 +68,49 @@ class Mailbox:
     """A box on the event loop of whoever submitted the group."""
 
     route: LoopRoute
+    request_ids: tuple[RequestId, ...]
+    flow: Flow
     unfinished: set[RequestId]
     news: deque[News] = field(default_factory=deque)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    suspended: bool = False
+    closed: bool = False
+
+    def put(self, news: News) -> None:
+        """On the loop, as everything below."""
+        if self.closed:
+            return
+        self.news.append(news)
+        self.arrived.set()
+        if not self.suspended and len(self.news) > MAX_UNREAD * len(self.request_ids):
+            self.suspended = True
+            self.flow(self.request_ids, True)
+
+    def take(self) -> News:
+        """The oldest news."""
+        news = self.news.popleft()
+        if len(self.news) <= MIN_UNREAD * len(self.request_ids):
+            self.go_on()
+        return news
+
+    def close(self) -> None:
+        """Nobody reads any more; what still comes is dropped."""
+        self.closed = True
+        self.news.clear()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Take the suspension back, if there is one."""
+        if self.suspended:
+            self.suspended = False
+            self.flow(self.request_ids, False)
 
 
-def open_mailbox(requests: Sequence[Request]) -> Mailbox:
+def open_mailbox(requests: Sequence[Request], flow: Flow) -> Mailbox:
     """A box for these requests on the loop that runs here."""
     route = LoopRoute(asyncio.get_running_loop())
-    return Mailbox(route, {request.id for request in requests})
+    ids = tuple(request.id for request in requests)
+    return Mailbox(route, ids, flow, set(ids))
 
 
 async def events_of(
@@ -85,7 +132,7 @@ async def events_of(
                 box.arrived.clear()
                 await box.arrived.wait()
                 continue
-            news = box.news.popleft()
+            news = box.take()
             if isinstance(news, KokubanError):
                 box.unfinished.clear()
                 raise news
@@ -94,6 +141,7 @@ async def events_of(
                     box.unfinished.discard(news.request_id)
                 yield news
     finally:
+        box.close()
         for request_id in box.unfinished:
             cancel(request_id)
 
@@ -158,5 +206,4 @@ Letters = Sequence[tuple[Mailbox, News]]
 def _put(letters: Letters) -> None:
     """On the event loop: put letters into their boxes."""
     for box, news in letters:
-        box.news.append(news)
-        box.arrived.set()
+        box.put(news)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -21,9 +21,11 @@ from kokuban.core.session import SessionStatus
 from kokuban.core.step import TokenEvent
 from kokuban.engine.client import EngineInfo, EngineStats
 from kokuban.engine.core import EngineCore
+from kokuban.engine.grammars import GrammarStore
 from kokuban.engine.kv_memory import Doorbell
 from kokuban.engine.mailbox import Box, Mailbox, Sorter, events_of, open_mailbox
 from kokuban.kvcache.events import Cursor, Replay
+from kokuban.sampling.grammar import CompiledGrammar
 from kokuban.scheduler.sessions import SessionKey
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,8 @@ class Submission:
 
     requests: Sequence[Request]
     box: Box
+    compiled: CompiledGrammar | None = None
+    """Their grammar, held so that the engine finds it whenever their turn comes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +52,18 @@ class Call:
 
     ask: Callable[[EngineCore], Any]
     done: Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """In the inbox: requests that are to wait, or to go on."""
+
+    request_ids: Collection[RequestId]
+    begins: bool
+
+
+Letter = Submission | Call | Suspension | RequestId
+"""The last are requests to cancel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,13 +78,22 @@ class EngineThread:
     """Owns the thread that runs an `EngineCore`. Every public method is safe on any thread."""
 
     def __init__(
-        self, core: EngineCore, info: EngineInfo, doorbell: Doorbell | None = None
+        self,
+        core: EngineCore,
+        info: EngineInfo,
+        doorbell: Doorbell | None = None,
+        grammars: GrammarStore | None = None,
     ) -> None:
         self._core = core
-        self._info = info
-        self._inbox: deque[Submission | Call | RequestId] = deque()
-        """Submissions, calls, and ids to cancel."""
+        self._grammars = grammars
+        self._preparing: set[RequestId] = set()
+        """Requests that wait for their grammar; under `_wake`."""
 
+        self._compiled: dict[RequestId, CompiledGrammar] = {}
+        """Grammars of requests that have not ended. For the engine thread."""
+
+        self._info = info
+        self._inbox: deque[Letter] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._rung = False
@@ -101,6 +126,8 @@ class EngineThread:
         return self._failure is None and self._thread.is_alive()
 
     def cancel(self, request_id: RequestId) -> None:
+        with self._wake:
+            self._preparing.discard(request_id)
         self._put_in(request_id)
 
     async def reset_prefix_cache(self) -> int:
@@ -169,7 +196,7 @@ class EngineThread:
 
         def begin() -> Mailbox:
             self._check_running()
-            box = open_mailbox(requests)
+            box = open_mailbox(requests, self.suspend)
             self.submit_to(requests, box)
             return box
 
@@ -177,7 +204,36 @@ class EngineThread:
 
     def submit_to(self, requests: Sequence[Request], box: Box) -> None:
         """As `submit`, for who has a box of its own; does not fail, but tells the box."""
-        self._put_in(Submission(requests, box))
+        source = next((each.params.grammar for each in requests if each.params.grammar), None)
+        if source is None:
+            self._put_in(Submission(requests, box))
+        else:
+            self._prepare(requests, box, source)
+
+    def _prepare(self, requests: Sequence[Request], box: Box, source: str) -> None:
+        """Put requests in when their grammar is compiled; all of a group have the same one."""
+        if self._grammars is None:
+            error = RequestError("this engine cannot hold an output to a grammar", param="grammar")
+            box.route.carry([(box, error)])
+            return
+        ids = {request.id for request in requests}
+        with self._wake:
+            self._preparing |= ids
+
+        def ready(outcome: CompiledGrammar | KokubanError) -> None:
+            with self._wake:
+                wanted = [request for request in requests if request.id in self._preparing]
+                self._preparing -= ids
+            if isinstance(outcome, KokubanError):
+                box.route.carry([(box, outcome)])
+            elif wanted:
+                self._put_in(Submission(wanted, box, outcome))
+
+        self._grammars.prepare(source, ready)
+
+    def suspend(self, request_ids: Collection[RequestId], begins: bool) -> None:
+        """Compute no more of these requests for now, or go on with them; see `EngineCore`."""
+        self._put_in(Suspension(request_ids, begins))
 
     def close(self) -> None:
         """Stop after the step that runs now; what is unfinished gets an error event."""
@@ -185,6 +241,8 @@ class EngineThread:
             self._stopping = True
             self._wake.notify()
         self._thread.join()
+        if self._grammars is not None:
+            self._grammars.close()
 
     def _check_running(self) -> None:
         if self._stopping:
@@ -192,7 +250,7 @@ class EngineThread:
         if not self.alive():
             raise StepFailed("the engine has stopped after an internal error; see the server's log")
 
-    def _put_in(self, what: Submission | Call | RequestId) -> None:
+    def _put_in(self, what: Letter) -> None:
         with self._wake:
             ended = self._ended
             if not ended:
@@ -218,6 +276,7 @@ class EngineThread:
                 events = core.step()
                 self._stats = core.stats()  # first: who has seen the end finds the blocks free
                 self._boxes.deliver(events)
+                self._let_go(events)
                 self._tell_watchers()
             self._end("the engine was shut down before this request ended")
         except Exception as error:
@@ -240,7 +299,7 @@ class EngineThread:
                 self._rung = False
         return not self._stopping
 
-    def _take(self, core: EngineCore, what: Submission | Call | RequestId) -> None:
+    def _take(self, core: EngineCore, what: Letter) -> None:
         if isinstance(what, Call):
             if what.done.set_running_or_notify_cancel():
                 try:
@@ -249,18 +308,32 @@ class EngineThread:
                     logger.exception("a call to the engine failed")
                     what.done.set_exception(error)
             return
+        if isinstance(what, Suspension):
+            core.suspend(what.request_ids, begins=what.begins)
+            return
         if not isinstance(what, Submission):
             core.cancel(what)
             self._boxes.forget(what)
+            self._compiled.pop(what, None)
             return
         try:
             core.add(what.requests)
         except KokubanError as error:
             self._boxes.refuse(what.box, error)
             return
-        self._boxes.accept([request.id for request in what.requests], what.box)
+        ids = [request.id for request in what.requests]
+        if what.compiled is not None:
+            self._compiled |= dict.fromkeys(ids, what.compiled)
+        self._boxes.accept(ids, what.box)
 
-    def _refuse(self, what: Submission | Call | RequestId) -> None:
+    def _let_go(self, events: Sequence[TokenEvent]) -> None:
+        """Hold on no longer to the grammars of requests that have ended."""
+        if self._compiled:
+            for event in events:
+                if event.finish is not None:
+                    self._compiled.pop(event.request_id, None)
+
+    def _refuse(self, what: Letter) -> None:
         error = StepFailed("the engine has stopped; see the server's log")
         if isinstance(what, Submission):
             self._boxes.refuse(what.box, error)

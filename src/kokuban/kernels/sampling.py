@@ -7,7 +7,7 @@ instruction set, batch and number of threads.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,16 @@ class SamplingRow:
         return int(self.native.num_output)
 
 
+class RowMasks(NamedTuple):
+    """Which tokens may be sampled, for some rows of logits."""
+
+    words: NDArray[np.uint32]
+    """[M, W] uint32, C order. Token i is allowed where bit i % 32 of word i / 32 is set."""
+
+    of: IntArray
+    """[R] int32. The mask of each row; below 0: every token is allowed."""
+
+
 @dataclass(frozen=True, slots=True)
 class SampledRows:
     """What was found for each row of logits."""
@@ -129,6 +139,7 @@ def sample_rows(
     logits: FloatArray,
     rows: Sequence[SamplingRow],
     *,
+    masks: RowMasks | None = None,
     valid_vocab: int | None = None,
     pool: Any = None,
     isa_cap: int = -1,
@@ -139,12 +150,13 @@ def sample_rows(
         logits: [R, V] float32, C order, writable. Changed during the call and put back at its end;
             undefined if the call raises.
         rows: R of them. They are read only: call `append` for every token that is accepted.
+        masks: tokens that they do not allow are never sampled; logprobs do not look at them.
         valid_vocab: ids from here on are never sampled and have no part in logprobs. None: V.
         pool: a `_native.ThreadPool` whose work items are the rows; None: this thread alone.
         isa_cap: best instruction set level to use (`core.env.ISA_LEVELS`); -1: what there is.
 
     Raises:
-        ValueError: shapes, dtype or `valid_vocab` are wrong. Nothing has been sampled.
+        ValueError: shapes, dtype, masks or `valid_vocab` are wrong. Nothing has been sampled.
     """
     width = _check_logits(logits, valid_vocab)
     if len(rows) != len(logits):
@@ -152,7 +164,7 @@ def sample_rows(
     max_top = max((row.num_logprobs for row in rows), default=0)
     results = SampledRows.empty(len(rows), max(max_top, 0))
     native_rows = [row.native for row in rows]
-    _native.sample_rows(pool, logits, width, native_rows, results.native, isa_cap)
+    _native.sample_rows(pool, logits, width, native_rows, results.native, isa_cap, *(masks or ()))
     return results
 
 

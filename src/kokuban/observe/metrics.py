@@ -46,6 +46,8 @@ _COUNTERS = {
     "generation_tokens": "Tokens that were generated and billed.",
 }
 
+CUT_REASONS = ("slow_head", "slow_reader", "too_many_connections")
+
 _log = logging.getLogger(__name__)
 
 
@@ -80,11 +82,19 @@ class ServingMetrics:
             ["model_name", "status_code"],
             registry=registry,
         )
+        self._cut = Counter(
+            PREFIX + "connections_cut",
+            "Connections that were refused or cut off, by reason.",
+            ["model_name", "reason"],
+            registry=registry,
+        )
         # Looked up once: `labels` costs as much as what is done with its result.
         self._observe = {name: each.labels(model) for name, each in histograms.items()}
         self._add = {name: each.labels(model) for name, each in counters.items()}
         for reason in ("stop", "length", "abort", "error"):
             self._finished.labels(model, reason)
+        for reason in CUT_REASONS:
+            self._cut.labels(model, reason)
 
     def observe(self, name: str, value: float) -> None:
         """Add one value to a histogram of the table above."""
@@ -100,6 +110,10 @@ class ServingMetrics:
     def finished(self, reason: str) -> None:
         """Count one request, whatever its number of choices."""
         self._finished.labels(self._model, reason).inc()
+
+    def cut(self, reason: str) -> None:
+        """Count one connection that ends before its time."""
+        self._cut.labels(self._model, reason).inc()
 
     def responded(self, status: int) -> None:
         self._responses.labels(self._model, str(status)).inc()

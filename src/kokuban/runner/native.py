@@ -16,6 +16,7 @@ from kokuban.core.step import (
     BlockCopy,
     BlockMove,
     BlockStore,
+    Chunk,
     ChunkOutput,
     StepPlan,
     StepResult,
@@ -30,6 +31,7 @@ from kokuban.runner.key_offsets import key_offsets
 from kokuban.runner.load import LoadedWeights
 from kokuban.runner.logits_memory import empty_logits
 from kokuban.runner.lower import Lowering
+from kokuban.runner.masks import Grammars, MaskFiller, Wanted
 from kokuban.runner.pooling import PromptPool
 from kokuban.runner.profile import Profile
 from kokuban.runner.rope_tables import RopeTable
@@ -64,9 +66,11 @@ class NativeExecutor:
         rope_positions: the context that the operator or the model allows, before memory cuts it:
             how positions are scaled must not depend on what else runs on a machine.
         valid_vocab: ids that the tokenizer knows; the output matrix may have more rows.
+        grammars: finds what was compiled for a request's grammar.
     """
 
     depth = 0
+    _result: StepResult | None = None
 
     def __init__(
         self,
@@ -80,10 +84,11 @@ class NativeExecutor:
         max_context_tokens: int,
         rope_positions: int | None = None,
         valid_vocab: int | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         layout = storage.layout
         self._storage, self._host, self._block_size = storage, host, layout.block_size
-        self._rows: Rows[RowState] = Rows(len(program.kv.groups))
+        self._rows, self._masks = Rows[RowState](len(program.kv.groups)), MaskFiller(grammars)
         positions = rope_positions or max_context_tokens
         self._rope_tables = tuple(
             RopeTable(*inverse_frequencies(config, positions), max_context_tokens)
@@ -107,7 +112,6 @@ class NativeExecutor:
         vocab = valid_vocab or program.vocab_size
         self._sampler = Sampler(valid_vocab=vocab, pool=pool, isa_cap=isa_cap)
         self._logits = empty_logits(0, self._vocab_size)
-        self._result: StepResult | None = None
 
     def submit(self, plan: StepPlan) -> None:
         """Compute the step."""
@@ -116,6 +120,7 @@ class NativeExecutor:
         outputs: dict[RequestId, ChunkOutput] = {}
         if plan.chunks:
             head = list(self._head_rows(plan))
+            self._masks.begin(self._wanted(plan))
             self._run_body(plan, head)
             outputs = self._run_head(head)
             self._drop_drafts(plan, outputs)
@@ -130,6 +135,7 @@ class NativeExecutor:
 
     def close(self) -> None:
         """Stop what goes on in the background; memory and threads go with the last reference."""
+        self._masks.close()
         self._storage.close()
 
     def logits(self, plan: StepPlan) -> NDArray[np.float32]:
@@ -153,13 +159,23 @@ class NativeExecutor:
             self._rows.drop(request_id)
         for admission in plan.admitted:
             request = admission.request
-            sampling = SamplingState(request, admission.output_token_ids)
+            said = admission.output_token_ids
+            sampling = SamplingState(request, said, self._masks.constraint(request, said))
             pool = None
             if request.pooling is not None:
                 pool = PromptPool(request.pooling, len(request.prompt_token_ids))
             self._rows.add(request.id, RowState(request, sampling, pool))
         for move in plan.moves:
             self._move(move)
+
+    def _wanted(self, plan: StepPlan) -> list[Wanted]:
+        """The masks that the step samples with."""
+        wanted = []
+        for chunk in plan.chunks:
+            constraint = self._rows.state(chunk.request_id).sampling.constraint
+            if chunk.samples and constraint is not None:
+                wanted.append(Wanted(chunk.request_id, constraint, _drafts(chunk)))
+        return wanted
 
     def _move(self, move: BlockMove) -> None:
         if isinstance(move, BlockCopy):
@@ -247,7 +263,9 @@ class NativeExecutor:
         outputs: Mapping[RequestId, Findings],
     ) -> None:
         runs = self._runs(rows)
-        for run, found in zip(runs, sample_runs(self._sampler, logits, runs), strict=True):
+        masks = self._masks.rows([(run.request.id, 1 + len(run.drafts)) for run in runs])
+        found_runs = sample_runs(self._sampler, logits, runs, masks)
+        for run, found in zip(runs, found_runs, strict=True):
             output = outputs[run.request.id]
             for token in [found] if isinstance(found, str) else found:
                 output.sampled(token)
@@ -257,9 +275,8 @@ class NativeExecutor:
         runs, first = [], 0
         while first < len(rows):
             chunk = rows[first].chunk
-            drafts = chunk.token_ids[len(chunk.token_ids) - chunk.num_drafts :]
             state = self._rows.state(chunk.request_id)
-            runs.append(Run(first, drafts, state.request, state.sampling))
+            runs.append(Run(first, _drafts(chunk), state.request, state.sampling))
             first += 1 + chunk.num_drafts
         return runs
 
@@ -281,6 +298,10 @@ class NativeExecutor:
         found = self._sampler.score(logits, targets, [each.prompt_logprobs or 0 for each in params])
         for row, score in zip(rows, found, strict=True):
             outputs[row.chunk.request_id].scored(score)
+
+
+def _drafts(chunk: Chunk) -> tuple[int, ...]:
+    return chunk.token_ids[len(chunk.token_ids) - chunk.num_drafts :]
 
 
 def _pool(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kokuban.core.request import Request
 from kokuban.core.step import SampledToken
+from kokuban.kernels.sampling import RowMasks
 from kokuban.sampling.sampler import Sampler
 from kokuban.sampling.state import SamplingState
 
@@ -39,12 +40,16 @@ class Run(NamedTuple):
 
 
 def sample_runs(
-    sampler: Sampler, logits: NDArray[np.float32], runs: Sequence[Run]
+    sampler: Sampler,
+    logits: NDArray[np.float32],
+    runs: Sequence[Run],
+    masks: RowMasks | None = None,
 ) -> list[list[SampledToken] | str]:
     """Sample every run up to its first draft that is wrong.
 
     Args:
         logits: [R, V] float32, rows of all runs in their order. Put back when it returns.
+        masks: what may be sampled from each of the R rows, after the drafts before it.
 
     Returns:
         For each run 1 to len(drafts) + 1 tokens, or the text of an error. A run that fails after
@@ -57,7 +62,8 @@ def sample_runs(
         states = [
             trial.run.sampling for trial, rows in zip(going, spans, strict=True) for _ in rows
         ]
-        outcomes = iter(sampler.sample(_taken(logits, spans), states))
+        some = () if masks is None else (_some(masks, spans),)
+        outcomes = iter(sampler.sample(_taken(logits, spans), states, *some))
         going = [
             trial
             for trial, rows in zip(going, spans, strict=True)
@@ -109,6 +115,10 @@ def _is_fixed(run: Run) -> bool:
         and params.presence_penalty == params.frequency_penalty == 0
         and run.sampling.num_output >= params.min_tokens
     )
+
+
+def _some(masks: RowMasks, spans: Sequence[range]) -> RowMasks:
+    return RowMasks(masks.words, masks.of[[row for span in spans for row in span]])
 
 
 def _taken(logits: NDArray[np.float32], spans: Sequence[range]) -> NDArray[np.float32]:

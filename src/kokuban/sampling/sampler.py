@@ -12,7 +12,7 @@ from typing import Any
 
 from kokuban.core.step import SampledToken, TokenLogprob
 from kokuban.kernels import sampling as kernel
-from kokuban.kernels.sampling import FloatArray, SampledRows
+from kokuban.kernels.sampling import FloatArray, RowMasks, SampledRows
 from kokuban.sampling.state import SamplingState
 
 _ERRORS = {
@@ -21,8 +21,8 @@ _ERRORS = {
         "or its KV cache may be damaged"
     ),
     kernel.NO_TOKEN: (
-        "no token may follow: min_tokens or a mask rules out every token of the vocabulary; lower "
-        "min_tokens or loosen the mask"
+        "no token may follow: min_tokens or the grammar rules out every token of the vocabulary; "
+        "lower min_tokens or loosen the grammar"
     ),
     kernel.NO_MEMORY: "the sampler is out of memory; run fewer requests at a time",
 }
@@ -46,7 +46,10 @@ class Sampler:
         self._isa_cap = isa_cap
 
     def sample(
-        self, logits: FloatArray, states: Sequence[SamplingState]
+        self,
+        logits: FloatArray,
+        states: Sequence[SamplingState],
+        masks: RowMasks | None = None,
     ) -> list[SampledToken | str]:
         """Choose the next token of each request.
 
@@ -55,6 +58,7 @@ class Sampler:
         Args:
             logits: [R, V] float32 without gaps. Changed during the call, put back at its end.
             states: R of them, in the order of the rows.
+            masks: which tokens may be chosen, where a grammar says so.
 
         Returns:
             For each row a token, or the text of an error that concerns this request alone.
@@ -62,11 +66,18 @@ class Sampler:
         found = kernel.sample_rows(
             logits,
             [state.row for state in states],
+            masks=masks,
             valid_vocab=self._valid_vocab,
             pool=self._pool,
             isa_cap=self._isa_cap,
         )
-        return _outcomes(found, [state.num_logprobs is not None for state in states])
+        outcomes = _outcomes(found, [state.num_logprobs is not None for state in states])
+        if masks is None:
+            return outcomes
+        return [
+            (isinstance(outcome, str) and state.constraint and state.constraint.error) or outcome
+            for outcome, state in zip(outcomes, states, strict=True)
+        ]
 
     def score(
         self, logits: FloatArray, token_ids: Sequence[int], num_top: int | Sequence[int]

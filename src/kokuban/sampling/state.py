@@ -7,11 +7,13 @@ in the output alone.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kokuban.core.errors import RequestError
 from kokuban.core.request import Request
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.kernels.sampling import SamplingRow
+from kokuban.sampling.grammar import Constraint
 
 
 class SamplingState:
@@ -23,15 +25,24 @@ class SamplingState:
     Args:
         request: its end_token_ids are impossible before `min_tokens`.
         output_token_ids: what it had generated before it was preempted.
+        constraint: what the output must match, as far as it has come; advanced by `append`.
     """
 
-    __slots__ = ("num_logprobs", "row")
+    __slots__ = ("constraint", "num_logprobs", "row")
 
-    def __init__(self, request: Request, output_token_ids: Sequence[int] = ()) -> None:
-        self.num_logprobs = request.params.logprobs
+    def __init__(
+        self,
+        request: Request,
+        output_token_ids: Sequence[int] = (),
+        constraint: Constraint | None = None,
+    ) -> None:
+        params = request.params
+        self.num_logprobs = params.logprobs
         """Most likely tokens to report beside the chosen one; None: no logprobs at all."""
+        self.constraint = constraint
         self.row = SamplingRow(
-            request.params,
+            # A grammar may demand the end earlier: its masks know of min_tokens.
+            params if constraint is None else replace(params, min_tokens=0),
             seed=request.seed,
             choice=request.choice,
             end_token_ids=tuple(request.end_token_ids),
@@ -42,6 +53,8 @@ class SamplingState:
     def append(self, token_id: int) -> None:
         """The output has grown by this token: to be called once for each accepted token."""
         self.row.append(token_id)
+        if self.constraint is not None:
+            self.constraint.append(token_id)
 
     @property
     def num_output(self) -> int:

@@ -10,12 +10,16 @@ perhaps. A prefill takes
 a shorter chunk, or waits for a step; it preempts only requests of a less important priority. A
 step that preempted admits nobody: the blocks belong to those that ran out.
 
+A request whose reader is behind is suspended: it gives its blocks and its seat to others, and waits
+until it is woken. What it had computed can be found in the cache.
+
 Owns nothing: it moves requests between the queue and the running list of its scheduler.
 """
 
 from collections.abc import Sequence
 
 from kokuban.core.config import SchedulerConfig
+from kokuban.core.request import RequestId
 from kokuban.core.step import Admission, Chunk
 from kokuban.kvcache.cached import CachedPrefix
 from kokuban.kvcache.manager import Manager
@@ -58,15 +62,21 @@ class Planner:
         self._pace = pace
         self._prefixes = prefixes
         self._target = target
+        self.suspended: set[RequestId] = set()
+        """Requests that decode no further for now. Whoever puts one in takes it out again."""
+
         self._max_chunk = min(config.token_budget, config.max_prefill_tokens or config.token_budget)
 
     def plan(self, now_s: float) -> Draft:
         """Choose the next step and hold the blocks that it writes.
 
         Returns:
-            A draft without chunks only if nothing runs and nothing waits.
+            A draft without chunks only if nothing runs and nothing could be begun.
         """
         draft = Draft.begin(self._config)
+        if self.suspended:
+            self._step_aside(draft, now_s)
+        num_aside = len(draft.preempted)
         self._plan_decodes(draft, now_s)
         if self._target is not None:
             draft.time = self._target.begin(now_s, len(draft.chunks))
@@ -74,10 +84,16 @@ class Planner:
         # What prompts under way still need was free when they were admitted, and only requests
         # that decode can have taken it since: one of those has a chunk, or there are none.
         assert draft.chunks or not len(self._running), "the running requests block each other"
-        if not draft.preempted:
+        if len(draft.preempted) == num_aside:
             self._admit(draft, now_s)
         self._siblings.release_ended()
         return draft
+
+    def _step_aside(self, draft: Draft, now_s: float) -> None:
+        """Take the seats and blocks of the suspended; a prompt under way is computed to its end."""
+        for state in tuple(self._running):
+            if state.id in self.suspended and state.decodes:
+                self._preempt(state, draft, now_s)
 
     def _plan_decodes(self, draft: Draft, now_s: float) -> None:
         for state in self._running:
@@ -112,6 +128,8 @@ class Planner:
         for state in self._queue.candidates():
             if draft.prefill_room == 0 or len(self._running) == self._config.max_running_requests:
                 return
+            if state.id in self.suspended:
+                continue
             if self._was_too_large(state, passed, spare):
                 passed.append(state)
             else:

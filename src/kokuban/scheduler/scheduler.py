@@ -82,16 +82,10 @@ class Scheduler:
         self._siblings = SiblingForks(self._queue, manager, self._prefixes)
         self._speculator = make_speculator(proposer, manager, config.block_size, prices)
         self._planner = Planner(
-            config,
-            manager,
-            self._queue,
-            self._siblings,
-            self._running,
-            self._shares,
-            self._pace,
-            self._prefixes,
-            self._target,
-        )
+            config, manager, self._queue, self._siblings, self._running, self._shares,
+            self._pace, self._prefixes, self._target,
+        )  # fmt: skip
+        self.suspended = self._planner.suspended
         self._in_flight: dict[RequestId, RequestState] | None = None
         self._ended_rows: list[RequestId] = []
         self._num_added = 0

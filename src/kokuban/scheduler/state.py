@@ -231,9 +231,11 @@ class RequestState:
 
     def _finish_reason(self, token_id: int) -> FinishReason | None:
         # The sampler makes end tokens impossible up to min_tokens; a row whose every other token
-        # is masked may still say one, and that does not end the request.
+        # is masked may still say one, and that does not end the request. Where a grammar lets one
+        # be said, nothing else could follow.
         num_output, request = len(self.token_ids) - self.num_prompt, self.request
-        if token_id in request.end_token_ids and num_output > request.params.min_tokens:
+        may_end = num_output > request.params.min_tokens or request.params.grammar is not None
+        if token_id in request.end_token_ids and may_end:
             return FinishReason.STOP
         if num_output >= self.max_output_tokens:
             return FinishReason.LENGTH

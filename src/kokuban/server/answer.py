@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from kokuban.core.errors import KokubanError, Overloaded, RequestError, ShuttingDown
 from kokuban.engine.generation import TextDelta
-from kokuban.server.errors import Failure, failure
+from kokuban.server.errors import Failure, HttpError, failure
 from kokuban.server.life import Connection, Drain, Interruption
 from kokuban.server.record import Record
 from kokuban.server.serving import Serving
@@ -82,7 +82,7 @@ class Answer(Response):
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = Connection(receive, self._drain)
+        connection = Connection(receive, self._drain, self._record.time_left_s)
         try:
             async with (
                 aclosing(self._deltas),
@@ -96,8 +96,8 @@ class Answer(Response):
             if connection.interruption is None:
                 raise
             _stay_alive()
-            if connection.interruption is Interruption.CUT:
-                await self._fail(ShuttingDown(Interruption.CUT.value), send)
+            if error := self._last_words(connection.interruption):
+                await self._fail(error, send)
         except Exception as error:  # noqa: BLE001 - the client is told of whatever went wrong
             refused = isinstance(error, RequestError | Overloaded) and not self._started
             self._record.end("refused" if refused else "error")
@@ -116,6 +116,20 @@ class Answer(Response):
         self._started = True
         body = self._form.body()
         await Response(body, media_type=self.media_type)(scope, _never, send)
+
+    def _last_words(self, why: Interruption) -> Exception | None:
+        """What a client is told whose request was interrupted, if it is still there."""
+        if why is Interruption.CUT:
+            return ShuttingDown(why.value)
+        if why is Interruption.LATE:
+            return HttpError(
+                504,
+                f"the answer was not complete within {self._record.timeout_s:g} s; allow more time "
+                f"by the header X-Request-Timeout, up to the server's --request-timeout, or ask "
+                f"for less",
+                code="timeout",
+            )
+        return None
 
     async def _fail(self, error: Exception, send: Send) -> None:
         """Before the headers an error is a response of its own: see `Guard`."""

@@ -61,6 +61,7 @@ EXPOSED_HEADERS = (
     "x-request-id",
     "request-id",
     "retry-after",
+    "x-kokuban-warning",
     *(
         f"x-ratelimit-{what}-{kind}"
         for what in ("limit", "remaining", "reset")

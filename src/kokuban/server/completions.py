@@ -18,6 +18,7 @@ from kokuban.server.answer_size import check_num_logprobs
 from kokuban.server.body import check_unknown, parse_body, read_json
 from kokuban.server.completion_form import CompletionForm, Prompt
 from kokuban.server.openai_models import CompletionRequest, prompt_rows
+from kokuban.server.output_format import OutputForm, naming, output_form
 from kokuban.server.pins import prompt_pins
 from kokuban.server.record import Record
 from kokuban.server.routes import Router
@@ -55,7 +56,8 @@ async def completions(request: Request) -> Response:
     check_unknown(request, serving.settings, body)
     serving.check_model(body.model)
     check_stream_options(body)
-    params = _params(body, serving.info.vocab_size)
+    wanted = await off_loop(partial(output_form, body), len(raw))
+    params = _params(body, serving.info.vocab_size, wanted)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, "completions", params)
     prompts = await off_loop(partial(_prompts, serving, body, params.n), len(raw))
@@ -73,6 +75,8 @@ async def completions(request: Request) -> Response:
                 for index, prompt in enumerate(prompts)
             ]
         )
+    if wanted is not None:
+        deltas = naming(deltas, wanted.param)
     return respond(serving, deltas, form, record, stream=bool(body.stream))
 
 
@@ -81,7 +85,7 @@ def _is_echo_only(body: CompletionRequest) -> bool:
     return bool(body.echo) and body.max_tokens == 0 and body.logprobs is None
 
 
-def _params(body: CompletionRequest, vocab_size: int) -> SamplingParams:
+def _params(body: CompletionRequest, vocab_size: int, form: OutputForm | None) -> SamplingParams:
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     params = sampling_params(
         body,
@@ -89,6 +93,7 @@ def _params(body: CompletionRequest, vocab_size: int) -> SamplingParams:
         max_tokens=None if _is_echo_only(body) else max_tokens,
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
+        form=form,
     )
     if body.num_ranked is None:
         return params
@@ -208,6 +213,9 @@ async def _nothing(num_choices: int) -> AsyncGenerator[TextDelta]:
         yield TextDelta(choice=choice, text="", finish=FinishReason.LENGTH)
 
 
+MAX_MERGED = 64
+"""Deltas of several prompts that lie between them and who reads: beyond it they wait."""
+
 Inbox = asyncio.Queue[TextDelta | Exception | None]
 """Deltas of several prompts; why one failed; None: one has ended."""
 
@@ -216,10 +224,10 @@ async def _forward(source: AsyncGenerator[TextDelta], inbox: Inbox) -> None:
     try:
         async with aclosing(source):
             async for delta in source:
-                inbox.put_nowait(delta)
-        inbox.put_nowait(None)
+                await inbox.put(delta)
+        await inbox.put(None)
     except Exception as error:  # noqa: BLE001 - raised again by whoever reads the inbox
-        inbox.put_nowait(error)
+        await inbox.put(error)
 
 
 async def _merge(sources: Sequence[AsyncGenerator[TextDelta]]) -> AsyncGenerator[TextDelta]:
@@ -233,7 +241,7 @@ async def _merge(sources: Sequence[AsyncGenerator[TextDelta]]) -> AsyncGenerator
             async for delta in only:
                 yield delta
         return
-    inbox: Inbox = asyncio.Queue()
+    inbox: Inbox = asyncio.Queue(MAX_MERGED)
     tasks: list[asyncio.Task[None]] = []
     try:
         for source in sources:

@@ -5,6 +5,7 @@ four always present, as OpenAI's clients expect. What is not in the table is a b
 a 500 without its text, the log gets the traceback.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -67,7 +68,13 @@ RULES = (
 )
 """The first rule whose class fits wins: a class stands before the class it is derived from."""
 
-_TYPES = {401: "authentication_error", 403: "permission_error", 503: "service_unavailable_error"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
 
 
 class ErrorBody(msgspec.Struct):
@@ -132,7 +139,7 @@ def _from_starlette(error: HTTPException) -> Failure:
 
 def from_validation(error: ValidationError) -> RequestError:
     """The first problem that pydantic found, with the path of the field at fault."""
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    problems = error.errors(include_url=False, include_context=False)
     first = problems[0]["loc"][:1]
     candidates = [found for found in problems if found["loc"][:1] == first]
     problem = max(candidates, key=lambda found: len(found["loc"]))  # The deepest says most.
@@ -144,8 +151,13 @@ def from_validation(error: ValidationError) -> RequestError:
         )
     text = problem["msg"].removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
-    where = f"{param}: " if param else "the body: "
+    where = f"{param}{_shown(problem['input'])}: " if param else "the body: "
     return RequestError(where + text, param=param, code="invalid_value")
+
+
+def _shown(value: object) -> str:
+    """A number as it was sent; texts may be somebody's words and are not repeated."""
+    return f"={json.dumps(value)[:40]}" if isinstance(value, int | float) else ""
 
 
 _FIELD = re.compile(r"[a-z_][a-z0-9_]*")

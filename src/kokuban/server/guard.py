@@ -8,6 +8,7 @@ key only the paths answer that are handed in as public, and each route then asks
 import logging
 import re
 import secrets
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -19,6 +20,7 @@ from kokuban.server.access import check_host, check_origin, given_key, no_key
 from kokuban.server.envelopes import error_response
 from kokuban.server.errors import CLIENT_CLOSED, HttpError, failure
 from kokuban.server.keys import EVERYBODY, Caller, KeyRing
+from kokuban.server.quota import Account
 from kokuban.server.settings import ServerSettings
 
 MAX_HEADER_BYTES = 32 * 2**10
@@ -71,7 +73,7 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                _add_headers(message, shown_id, state.get("warning"))
+                _add_headers(message, shown_id, state)
                 self._metrics.responded(message["status"])
             await send(message)
 
@@ -103,13 +105,16 @@ class Guard:
         return caller
 
 
-def _add_headers(message: Message, shown_id: str, warning: str | None) -> None:
+def _add_headers(message: Message, shown_id: str, state: dict[str, Any]) -> None:
     """Give the head of an answer what all have."""
     headers = MutableHeaders(scope=message)
     for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's.
         headers[name] = shown_id
     headers["x-content-type-options"] = "nosniff"
-    if warning is not None:
+    account: Account | None = state.get("account")
+    if account is not None:
+        headers.update(account.headers())
+    if warning := state.get("warning"):
         headers["x-kokuban-warning"] = warning
 
 

@@ -19,6 +19,7 @@ class Interruption(enum.Enum):
 
     CLIENT_GONE = "the client closed the connection"
     CUT = "the server shuts down and its time to drain is over"
+    LATE = "the request's time is over"
 
 
 class Connection:
@@ -26,11 +27,16 @@ class Connection:
 
     Used with `async with` by the task that answers, which gets a `CancelledError` when it is
     interrupted; `interruption` then tells why. `None` means a cancellation by somebody else.
+
+    Args:
+        timeout_s: time until it is interrupted; None: it has as long as it takes.
     """
 
-    def __init__(self, receive: Receive, drain: "Drain") -> None:
+    def __init__(self, receive: Receive, drain: "Drain", timeout_s: float | None = None) -> None:
         self._receive = receive
         self._drain = drain
+        self._timeout_s = timeout_s
+        self._alarm: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[object] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self.interruption: Interruption | None = None
@@ -40,6 +46,9 @@ class Connection:
         self._drain.enter(self)
         self._task = asyncio.current_task()
         self._watcher = asyncio.create_task(self._watch())
+        if self._timeout_s is not None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(self._timeout_s, self.interrupt, Interruption.LATE)
         return self
 
     async def __aexit__(
@@ -55,6 +64,8 @@ class Connection:
         self._task = None
         if self._watcher is not None:
             self._watcher.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._drain.leave(self)
 
     def interrupt(self, reason: Interruption) -> None:

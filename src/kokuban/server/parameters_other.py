@@ -57,7 +57,6 @@ _IGNORED = (
     ),
 )
 
-_LATER = "structured output is not supported yet; leave the field out and state the form in words"
 _TOOLS = "use tools instead"
 _SAMPLER = "the sampler has temperature, top_k, top_p and min_p"
 
@@ -69,19 +68,11 @@ _REFUSED_OPENAI = (
 )
 
 _REFUSED_VLLM = (
+    *_refused("vLLM", "use grammar, in which tags are texts", structural_tag=()),
     *_refused(
         "vLLM",
-        _LATER,
-        regex=(),
-        choice=(),
-        grammar=(),
-        json_schema=(),
-        guided_json=(),
-        guided_regex=(),
-        guided_choice=(),
-        guided_grammar=(),
-        structured_outputs=(),
-        structural_tag=(),
+        "white space between the marks of JSON has a limit of its own; use grammar",
+        guided_whitespace_pattern=(),
     ),
     *_refused("vLLM", "a chat cannot be echoed; use /v1/completions", Api.CHAT, echo=()),
     *_refused("vLLM", "the template writes them", Api.CHAT, add_special_tokens=()),

@@ -3,6 +3,7 @@
 from kokuban.core.parameters import MAX_LOGPROBS, MOST_TOKENS, RANGES, Range
 from kokuban.core.sampling_params import MAX_STOPS
 from kokuban.server.parameter import REQUIRED, Api, Parameter
+from kokuban.server.parameters_form import FORM
 
 MAX_BIASES = 1024
 MAX_STOP_LENGTH = 1024
@@ -241,14 +242,6 @@ _IDS = (
     ),
 )
 
-_FORMAT = (
-    Parameter(
-        name="response_format",
-        kind="object",
-        meaning='The form of the answer. Only `{"type": "text"}` so far.',
-    ),
-)
-
 _CHAT = (
     Parameter(
         name="messages",
@@ -383,5 +376,5 @@ _COMPLETIONS = (
 )
 
 SERVED = (
-    *_ANSWER, *_LENGTH, *_SAMPLING, *_SCHEDULING, *_IDS, *_FORMAT, *_CHAT, *_COMPLETIONS,
+    *_ANSWER, *_LENGTH, *_SAMPLING, *_SCHEDULING, *_IDS, *FORM, *_CHAT, *_COMPLETIONS,
 )  # fmt: skip

@@ -18,6 +18,7 @@ from kokuban.engine.generation import TextDelta
 from kokuban.observe.clock import Clock
 from kokuban.observe.metrics import ServingMetrics
 from kokuban.server.openai_responses import UsageBody
+from kokuban.server.quota import Account
 from kokuban.server.receipt import merge, usage_body
 from kokuban.text.parts import ReasoningPart
 
@@ -42,6 +43,12 @@ class Record:
     tenant: str = ""
     scope: str = ""
     """The salt that parts the tenant's prefix cache."""
+
+    account: Account | None = None
+    """Where the tenant's tokens are counted."""
+
+    timeout_s: float | None = None
+    """Longest time from `started_s` to the last byte; None: no limit."""
 
     scores: bool = False
     """Whether something is told of every token of the prompt, so that the cache is not read."""
@@ -110,6 +117,7 @@ class Record:
             self.output_tokens += len(delta.tokens)
             self._unread[delta.choice] = self._unread.get(delta.choice, 0) + len(delta.tokens)
             self.metrics.add("generation_tokens", len(delta.tokens))
+            self.pay(len(delta.tokens))
             if self.prompts:
                 output = self.outputs.setdefault(delta.choice, array("i"))
                 output.extend(token.token_id for token in delta.tokens)
@@ -126,6 +134,11 @@ class Record:
     def shown_id(self) -> str:
         """What the client knows the request by: its own id if it gave one."""
         return self.request_id if self.client_id == "-" else self.client_id
+
+    def pay(self, num_tokens: int) -> None:
+        """Tokens of the tenant's were read or written."""
+        if self.account is not None:
+            self.account.pay_tokens(num_tokens)
 
     @property
     def num_remembered(self) -> int:
@@ -187,6 +200,13 @@ class Record:
             _ms(e2e_s),
             finish,
         )
+
+    @property
+    def time_left_s(self) -> float | None:
+        """Until it must be answered; None: any time."""
+        if self.timeout_s is None:
+            return None
+        return max(0.0, self.started_s + self.timeout_s - self.clock.now())
 
     @property
     def ttft_s(self) -> float | None:

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from kokuban.server.access import check_scope
+from kokuban.server.quota import Quotas
 from kokuban.server.scopes import KeyScope
 
 Handler = Callable[..., Awaitable[Response]]
@@ -40,7 +41,16 @@ class Endpoint:
         self.scope = scope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        check_scope(scope["state"]["caller"], self.scope)
+        state = scope["state"]
+        check_scope(state["caller"], self.scope)
+        if self.scope is KeyScope.INFER and scope["method"] == "POST":
+            quotas: Quotas = scope["app"].state.serving.quotas
+            with quotas.spend(state["caller"]) as state["account"]:
+                await self._answer(scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         response = await self.handler(request, **scope["path_params"])
         await response(scope, receive, send)

@@ -7,24 +7,34 @@ process with 1, so that a supervisor starts it again.
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from kokuban.core.errors import ConfigError
 from kokuban.server.app import create_app
 from kokuban.server.embedding_models import EmbeddingRequest
+from kokuban.server.listen import load_certificates
 from kokuban.server.messages.models import MessagesRequest
 from kokuban.server.openai_models import ChatRequest, CompletionRequest
+from kokuban.server.protocol import Clocks, HttpProtocol
 from kokuban.server.responses.request import ResponseRequest
 from kokuban.server.serving import Serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
+if TYPE_CHECKING:
+    import ssl
+
 _KEEP_ALIVE_S = 30
 _LAST_WORDS_S = 2
+_CERTIFICATE_TICKS = 100
+"""Certificates are looked at every ten seconds."""
 
 SWITCH_S = 2e-4
 """The interpreter's switch interval while a server runs: how long the engine's thread waits for the
@@ -69,8 +79,12 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]
             # Not "auto": httptools takes headers without a limit, and nobody needs web sockets.
-            http="h11",
+            http=partial(  # type: ignore[arg-type]
+                HttpProtocol, clocks=Clocks(serving.settings, serving.metrics.cut)
+            ),
             ws="none",
+            ssl_certfile=serving.settings.ssl_certfile,
+            ssl_keyfile=serving.settings.ssl_keyfile,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -82,6 +96,7 @@ class Server(uvicorn.Server):
         self.exit_code = 0
         self._serving = serving
         self._on_ready = on_ready
+        self._certificates = Certificates(serving.settings)
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -118,4 +133,36 @@ class Server(uvicorn.Server):
             _log.critical("the engine has stopped; this process ends so that it is started again")
             self.exit_code = 1
             self.end(_LAST_WORDS_S)
+        if counter % _CERTIFICATE_TICKS == 0 and self.config.ssl is not None:
+            self._certificates.refresh(self.config.ssl)
         return await super().on_tick(counter)
+
+
+class Certificates:
+    """Notices when the files of TLS change, so that a certificate is renewed without a restart."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._seen = self._look()
+
+    def refresh(self, context: "ssl.SSLContext") -> None:
+        """Put changed files into the context of new connections, if they are good."""
+        found = self._look()
+        if found == self._seen:
+            return
+        self._seen = found
+        try:
+            load_certificates(type(context)(context.protocol), self._settings)
+            load_certificates(context, self._settings)
+        except ConfigError as error:
+            _log.error("the certificates stay as they were: %s", error)
+        else:
+            _log.info("read the certificates anew")
+
+    def _look(self) -> tuple[object, ...]:
+        names = (self._settings.ssl_certfile, self._settings.ssl_keyfile)
+        try:
+            found = [os.stat(name) for name in names if name is not None]
+        except OSError:  # It is being replaced.
+            return ()
+        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)

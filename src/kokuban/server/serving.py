@@ -19,8 +19,11 @@ from kokuban.server.history import MAX_TOKENS, History
 from kokuban.server.keys import KeyRing
 from kokuban.server.life import Drain
 from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
+from kokuban.server.output_format import OutputForm
+from kokuban.server.quota import Quotas
 from kokuban.server.record import Record
 from kokuban.server.settings import ServedModel, ServerSettings
+from kokuban.server.timeout import timeout_of
 from kokuban.server.work import off_loop
 from kokuban.text.call_styles import STYLES
 from kokuban.text.chat import ChatTemplate
@@ -44,6 +47,7 @@ class Serving:
 
     history: History
     keys: KeyRing
+    quotas: Quotas
     chat_template: ChatTemplate
     """The model's, with the operator's choice of parsers."""
 
@@ -86,6 +90,8 @@ class Serving:
             max_tokens=params.max_tokens,
             started_s=self.clock.now(),
             tenant=request.state.tenant,
+            timeout_s=timeout_of(request, self.settings.request_timeout_s),
+            account=request.state.account,
             scores=params.prompt_logprobs is not None,
         )
 
@@ -94,6 +100,7 @@ class Serving:
     ) -> None:
         """Note what a request sends to the engine, now."""
         record.prompt_tokens = sum(map(len, prompts))
+        record.pay(record.prompt_tokens)
         record.scope = cache_salt or ""
         record.submitted_s = self.clock.now()
         self.history.add(record, prompts)
@@ -188,6 +195,7 @@ def new_serving(
         settings=settings,
         clock=clock,
         keys=keys,
+        quotas=Quotas(settings, clock),
         metrics=metrics,
         longest_token=_longest_token(model.tokenizer),
         history=History(settings.explain_requests, MAX_TOKENS // keys.num_tenants),
@@ -222,6 +230,7 @@ def sampling_params(
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None = None,
+    form: OutputForm | None = None,
 ) -> SamplingParams:
     """What the client asked for, checked; what it left out has the default.
 
@@ -251,6 +260,7 @@ def sampling_params(
         "skip_special_tokens": body.skip_special_tokens,
         "logprobs": logprobs,
         "prompt_logprobs": prompt_logprobs,
+        "grammar": form.grammar if form is not None else None,
     }
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 

@@ -17,6 +17,7 @@ from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.answer_size import check_num_logprobs
 from kokuban.server.openai_models import ChatRequest
+from kokuban.server.output_format import OutputForm, naming, output_form
 from kokuban.server.pins import chat_pins
 from kokuban.server.reading import parted, reader_of
 from kokuban.server.record import Record
@@ -56,7 +57,8 @@ async def begin_turn(
         UnknownModel: another model is asked for.
     """
     serving.check_model(body.model)
-    params = _params(serving, body)
+    form = await off_loop(partial(output_form, body), num_bytes)
+    params = _params(serving, body, form)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, api, params)
     plan = plan_tools(body)
@@ -84,6 +86,8 @@ async def begin_turn(
         pins=pins,
         shown=serving.special_marks.values(),
     )
+    if params.grammar is not None:
+        deltas = naming(deltas, form.param if form is not None else "tools")
     deltas = parted(deltas, reader.parser)
     if session and plan.tools:
         tenant = request.state.tenant
@@ -91,11 +95,12 @@ async def begin_turn(
     return Turn(deltas=deltas, record=record, params=params, prompt=prompt)
 
 
-def _params(serving: Serving, body: ChatRequest) -> SamplingParams:
+def _params(serving: Serving, body: ChatRequest, form: OutputForm | None) -> SamplingParams:
     limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
     return sampling_params(
         body,
         serving.info.vocab_size,
         max_tokens=min(limits, default=None),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        form=form,
     )

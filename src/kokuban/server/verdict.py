@@ -37,7 +37,7 @@ MESSAGES: dict[Reason, str] = {
     "other_scope": "a request with another cache_salt had more in common; salts never share KV",
     "no_prefix": "no request that is remembered begins like this one",
     "cache_off": "this server runs without a prefix cache",
-    "scored": "the prompt's logprobs were asked for: they need every token computed",
+    "scored": "the prompt's logprobs or its mean were asked for: they need every token computed",
 }
 
 

@@ -9,13 +9,16 @@ import json
 from collections.abc import Mapping, Sequence
 
 from kokuban.core.errors import RequestError
-from kokuban.text.json_schema import check_schema
+from kokuban.text.json_schema import Schema, names_properties, prepared_schema
 
 MAX_WHITESPACE = 20
 """Blanks in a row between two marks of a JSON text. JSON has no limit, and a small model may fall
 into them and never come out."""
 
 MAX_CHOICES = 10_000
+
+MAX_GBNF = 2**16
+"""Characters of a grammar in GBNF, which is rewritten here."""
 
 _OPTIONS = {
     "whitespace_flexible": True,
@@ -25,9 +28,11 @@ _OPTIONS = {
 }
 """How llguidance reads a schema: what it does not know is an error, never left out."""
 
-_MARKS = frozenset(r"\.+*?()|[]{}^$#&-~/")
+_SHORT_ESCAPES = '"\\bfnrt'
+"""Where names of properties matter: with a number behind an escape a name could be written such
+that it is taken for another one."""
 
-Schema = Mapping[str, object] | bool
+_MARKS = frozenset(r"\.+*?()|[]{}^$#&-~/")
 
 
 def json_schema_grammar(schema: object, *, param: str | None = None) -> str:
@@ -40,7 +45,7 @@ def json_schema_grammar(schema: object, *, param: str | None = None) -> str:
     Raises:
         RequestError: it is no schema, or one that cannot be followed; names keyword and place.
     """
-    return _grammar("json_schema", _with_options(check_schema(schema, param)))
+    return _grammar("json_schema", _with_options(prepared_schema(schema, param)))
 
 
 def json_object_grammar() -> str:
@@ -56,7 +61,7 @@ def json_rule(schema: object, *, param: str | None = None) -> str:
     Raises:
         RequestError: see `json_schema_grammar`.
     """
-    return "%json " + _dumps(_with_options(check_schema(schema, param)))
+    return "%json " + _dumps(_with_options(prepared_schema(schema, param)))
 
 
 def lark_text(text: str) -> str:
@@ -109,14 +114,49 @@ def _lark_regex(pattern: str) -> str:
     return "/" + "".join(found) + "/"
 
 
+def written_grammar(source: str, *, param: str | None = None) -> str:
+    """A grammar that somebody has written in Lark, or in GBNF as llama.cpp reads it.
+
+    Raises:
+        RequestError: it is GBNF with something that cannot be said in Lark.
+    """
+    from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
+
+    if is_lark_syntax(source):
+        return lark_grammar(source)
+    if len(source) > MAX_GBNF:
+        raise RequestError(
+            f"{param or 'grammar'} has {len(source)} characters; the limit of GBNF is {MAX_GBNF}",
+            param=param,
+        )
+    try:
+        return lark_grammar(gbnf_to_lark(source))
+    except (Exception, RecursionError) as error:  # noqa: BLE001 - the library has no other
+        problem = " ".join(str(error).split())[:300] or type(error).__name__
+        raise RequestError(
+            f"{param or 'grammar'} is neither Lark (a rule 'start:') nor GBNF (a rule 'root ::=') "
+            f"that can be read: {problem}",
+            param=param,
+        ) from None
+
+
 def _grammar(kind: str, source: object) -> str:
     return _dumps({"grammars": [{kind: source}]})
 
 
 def _with_options(schema: Schema) -> dict[str, object]:
     # Whatever a client has put there would change what is ignored.
-    return {**(schema if isinstance(schema, Mapping) else {}), "x-guidance": _OPTIONS}
+    options: dict[str, object] = dict(_OPTIONS)
+    if names_properties(schema):
+        options["json_allowed_escapes"] = _SHORT_ESCAPES
+    return {**(schema if isinstance(schema, Mapping) else {}), "x-guidance": options}
 
 
 def _dumps(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    # Half of a surrogate pair, which is no character, stays an escape, and is refused as such.
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if _is_text(text) else json.dumps(value, separators=(",", ":"))
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -20,6 +20,7 @@ from kokuban.core.errors import ModelError
 from kokuban.core.step import StepPlan, StepResult
 from kokuban.engine.client import EngineInfo, OwnedClient
 from kokuban.engine.core import EngineCore
+from kokuban.engine.grammars import GrammarStore
 from kokuban.engine.process import wire
 from kokuban.engine.process.child import main
 from kokuban.engine.process.client import ProcessClient
@@ -30,6 +31,7 @@ from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
 from kokuban.kvcache.prefix import KeySpace
 from kokuban.observe.clock import SystemClock
+from kokuban.sampling.grammar import CompiledGrammar, GrammarCompiler
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.weights.wheels import Progress
 
@@ -74,6 +76,15 @@ class Executor:
         (self._directory / "closed").touch()
 
 
+class Compiler:
+    """Compiles for the byte tokenizer; a start does not wait for that."""
+
+    def compile(self, source: str) -> CompiledGrammar:
+        from tests.fakes_text import EOT, byte_tokenizer
+
+        return GrammarCompiler(byte_tokenizer(), [EOT], 262).compile(source)
+
+
 def make_thread(directory: Path, config: SchedulerConfig) -> EngineThread:
     """The engine, in this process."""
     log = EventLog("e") if config.prefix_cache else None
@@ -91,7 +102,7 @@ def make_thread(directory: Path, config: SchedulerConfig) -> EngineThread:
         isa="scalar", token_budget=config.token_budget, prefix_cache=config.prefix_cache,
     )  # fmt: skip
     core = EngineCore(scheduler, manager, Executor(directory), SystemClock(), log=log)
-    return EngineThread(core, info)
+    return EngineThread(core, info, grammars=GrammarStore(Compiler()))
 
 
 def build(start: wire.Start, report: Progress) -> EngineThread:

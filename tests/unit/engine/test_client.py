@@ -96,6 +96,32 @@ async def test_every_field_of_a_request_arrives_and_every_field_of_an_event_come
     assert (usage.prompt_tokens, usage.output_tokens) == (40, 3)
 
 
+async def test_a_grammar_that_cannot_be_built_is_refused_before_anything_runs(
+    client: EngineClient,
+) -> None:
+    """B10, B46: the engine goes on, in whatever process it compiles."""
+    plain = make_request("r", 5, max_tokens=3)
+    request = replace(plain, params=replace(plain.params, grammar="start: ("))
+
+    with pytest.raises(RequestError, match="cannot be built") as caught:
+        await events_of(client, request)
+
+    assert caught.value.param == "grammar"
+    assert len(tokens_of(await events_of(client, plain), plain.id)) == 3
+
+
+async def test_who_leaves_while_a_grammar_is_compiled_leaves_nothing(client: EngineClient) -> None:
+    plain = make_request("r", 5, max_tokens=400)
+    request = replace(plain, params=replace(plain.params, grammar="start: /a*/"))
+    asked = asyncio.create_task(events_of(client, request))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+
+    await settled(client)
+    assert client.stats().free_blocks == NUM_BLOCKS
+
+
 async def test_the_vector_of_a_prompt_arrives_bit_by_bit(client: EngineClient) -> None:
     request = make_request("pools", 40, pooling="last")
 
@@ -244,7 +270,7 @@ async def test_a_full_queue_refuses(kind: Kind, tmp_path: Path) -> None:
 async def test_close_ends_what_runs_and_refuses_what_comes(kind: Kind, tmp_path: Path) -> None:
     with engine(kind, tmp_path) as client:
         events: list[TokenEvent] = []
-        begun, ended = asyncio.Event(), asyncio.Event()
+        begun, watching, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def read() -> None:
             async for event in client.submit([make_request("r", 20, max_tokens=450)]):
@@ -253,11 +279,11 @@ async def test_close_ends_what_runs_and_refuses_what_comes(kind: Kind, tmp_path:
 
         async def watch() -> None:
             async for _ in client.kv_events():
-                begun.set()
+                watching.set()
             ended.set()
 
         tasks = [asyncio.create_task(read()), asyncio.create_task(watch())]
-        await begun.wait()
+        await asyncio.gather(begun.wait(), watching.wait())
         await asyncio.to_thread(client.close)
         async with asyncio.timeout(10):
             await asyncio.gather(*tasks)

@@ -205,6 +205,15 @@ async def test_ignore_eos_goes_past_the_models_end_but_not_past_the_clients() ->
     assert deltas[-1].usage == Usage(1, 3)
 
 
+async def test_a_grammar_ends_the_text_also_where_ends_are_ignored() -> None:
+    """What has come to its end has nothing to go on with."""
+    params = SamplingParams(max_tokens=9, ignore_eos=True, grammar="start: /a/")
+
+    deltas = await deltas_of({P: A, A: EOT, EOT: A}, params, pieces=("a!",))
+
+    assert (text_of(deltas), deltas[-1].finish) == ("a!", STOP)
+
+
 async def test_stop_strings_wait_for_min_tokens() -> None:
     """Keeps B87 out: docs/bugbank.md."""
     newline = ord("\n")

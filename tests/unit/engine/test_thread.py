@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 
 import pytest
@@ -14,6 +14,7 @@ from kokuban.core.request import FinishReason, Request
 from kokuban.core.step import StepPlan, StepResult, TokenEvent
 from kokuban.engine.client import EngineInfo
 from kokuban.engine.core import EngineCore
+from kokuban.engine.mailbox import MAX_UNREAD
 from kokuban.engine.thread import EngineThread
 from kokuban.kvcache.manager import Manager
 from kokuban.kvcache.pool import BlockPool
@@ -38,11 +39,15 @@ class FakeExecutor:
         self._result: StepResult | None = None
         self.gate = threading.Event()
         self.gate.set()
+        self.permits: threading.Semaphore | None = None
+        """Where there are any, each step takes one."""
+
         self.broken = False
         self.closed = False
 
     def submit(self, plan: StepPlan) -> None:
         assert self.gate.wait(10), "the gate was never opened"
+        assert self.permits is None or self.permits.acquire(timeout=10), "no more steps"
         if self.broken:
             raise RuntimeError("the kernel burnt")
         self._result = self._runner.run(plan)
@@ -206,3 +211,75 @@ async def test_a_reset_of_an_engine_that_has_stopped_says_so() -> None:
             await client.reset_prefix_cache()
     with pytest.raises(ShuttingDown):
         await client.reset_prefix_cache()
+
+
+async def fall_behind(
+    client: EngineThread, executor: FakeExecutor, reading: AsyncIterator[TokenEvent]
+) -> TokenEvent:
+    """Read one event and no more until the engine has suspended the reader's requests."""
+    executor.permits = threading.Semaphore(2 * MAX_UNREAD)
+    first = await anext(reading)
+    core = client._core
+    async with asyncio.timeout(10):
+        # The engine waits in a step for a permit until it has been told.
+        while not client._inbox and not core._scheduler.suspended:
+            await asyncio.sleep(0)
+        executor.permits.release(1000)
+        while client.stats().running:
+            await asyncio.sleep(0)
+    return first
+
+
+async def test_a_reader_that_is_behind_suspends_its_request_and_nobody_elses() -> None:
+    slow, other = make_request("slow", 8, max_tokens=115), make_request("other", 3, max_tokens=90)
+    with engine() as (client, executor):
+        reading = client.submit([slow])
+        events = [await fall_behind(client, executor, reading)]
+
+        told = client.stats()
+        assert (told.running, told.waiting, told.free_blocks) == (0, 1, 8)
+        assert MAX_UNREAD < told.output_tokens < 115
+        others = await events_of(client, other)  # Meanwhile.
+        assert tokens_of(others, "other") == continuation(other.prompt_token_ids, 90)
+        assert client.stats().output_tokens - told.output_tokens == 90
+
+        events += [event async for event in reading]
+
+    assert tokens_of(events, "slow") == continuation(slow.prompt_token_ids, 115)
+    assert [event.finish for event in events if event.finish] == [FinishReason.LENGTH]
+    usage = events[-1].usage
+    assert usage is not None
+    assert usage.preemptions == 1
+
+
+async def test_a_reader_that_leaves_while_it_is_behind_leaves_nothing_behind() -> None:
+    slow = make_request("slow", 8, max_tokens=115)
+    with engine() as (client, executor):
+        async with aclosing(client.submit([slow])) as reading:
+            await fall_behind(client, executor, reading)
+        await settled(client)
+
+        assert client.stats().free_blocks == 8
+        assert client._core._scheduler.suspended == set()
+        again = await events_of(client, slow)
+        assert tokens_of(again, "slow") == continuation(slow.prompt_token_ids, 115)
+
+
+async def test_many_readers_that_read_in_fits_get_every_token() -> None:
+    requests = [make_request(f"r{i}", 3 + i, max_tokens=100) for i in range(6)]
+
+    async def read_in_fits(client: EngineThread, request: Request) -> list[TokenEvent]:
+        events = []
+        async for event in client.submit([request]):
+            events.append(event)
+            if len(events) % 30 == 0:
+                await asyncio.sleep(0.02)
+        return events
+
+    with engine() as (client, _):
+        found = await asyncio.gather(*(read_in_fits(client, each) for each in requests))
+        await settled(client)
+        assert client._core._scheduler.suspended == set()
+
+    for request, events in zip(requests, found, strict=True):
+        assert tokens_of(events, request.id) == continuation(request.prompt_token_ids, 100)

@@ -81,7 +81,11 @@ def build_from_files(start: wire.Start, report: "Progress") -> "EngineThread":
         from kokuban.engine.thread import EngineThread
 
         engine = build_engine(
-            loading, scheduler=start.scheduler, runtime=start.runtime, served_name=start.name
+            loading,
+            scheduler=start.scheduler,
+            runtime=start.runtime,
+            served_name=start.name,
+            serves=True,
         )
     assert isinstance(engine.client, EngineThread)
     return engine.client

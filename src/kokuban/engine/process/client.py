@@ -11,7 +11,7 @@ import itertools
 import logging
 import math
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -129,7 +129,9 @@ class ProcessClient:
                 raise error
             number = next(self._numbers)
             message = _encode(wire.Submit(number, tuple(requests)))
-            group = Group({request.id for request in requests}, open_mailbox(requests))
+            group = Group(
+                {request.id for request in requests}, open_mailbox(requests, self._suspend)
+            )
             self._pending.reserve(len(group.request_ids), self._most_unanswered)
 
             def refuse(error: KokubanError) -> None:
@@ -143,6 +145,9 @@ class ProcessClient:
 
     def cancel(self, request_id: RequestId) -> None:
         self._hand_over(partial(self._pending.cancel, request_id))
+
+    def _suspend(self, request_ids: Collection[RequestId], begins: bool) -> None:
+        self._hand_over(partial(self._pending.suspend, request_ids, begins))
 
     async def reset_prefix_cache(self) -> int:
         """See `EngineClient.reset_prefix_cache`."""

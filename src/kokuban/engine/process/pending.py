@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,6 +131,10 @@ class Pending:
                 group.request_ids.remove(request_id)
                 self.release(1)
         self._send(wire.encode(wire.Cancel((request_id,))))
+
+    def suspend(self, request_ids: Collection[RequestId], begins: bool) -> None:
+        """Nobody reads what these say, or somebody does again."""
+        self._send(wire.encode(wire.Suspend(tuple(request_ids), begins)))
 
     def call(self, number: int, message: bytes, ask: wire.Ask, done: Future[Any]) -> None:
         """Send a question, whose answer becomes the result of `done`."""

@@ -93,6 +93,8 @@ class Service:
             case wire.Cancel(request_ids):
                 for request_id in request_ids:
                     self._engine.cancel(request_id)
+            case wire.Suspend(request_ids, begins):
+                self._engine.suspend(request_ids, begins)
             case wire.Call(number, ask):
                 self._begin(self._answer(number, ask))
             case wire.Stop():

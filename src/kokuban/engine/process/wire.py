@@ -90,6 +90,13 @@ class Cancel(Message):
     request_ids: tuple[RequestId, ...]
 
 
+class Suspend(Message):
+    """Compute no more of them for now, or go on."""
+
+    request_ids: tuple[RequestId, ...]
+    begins: bool
+
+
 class Call(Message):
     """A question; the answer is a `Result` with the same number."""
 
@@ -157,7 +164,7 @@ ANSWERS: Mapping[type[Ask], Any] = {
     GetSession: SessionStatus | None,
 }
 
-ToEngine = Submit | Cancel | Call | Watch | More | Unwatch | Stop
+ToEngine = Submit | Cancel | Suspend | Call | Watch | More | Unwatch | Stop
 
 
 # To the server.

@@ -1,0 +1,68 @@
+"""The fields that say what an answer must look like. See `server.parameters`."""
+
+from kokuban.server.parameter import Parameter
+
+_SCHEMA = "object or boolean or string"
+
+FORM = (
+    Parameter(
+        name="response_format",
+        kind="object",
+        meaning="The form of the answer: `text`, `json_object`, or `json_schema` with a schema. Of "
+        "all fields of this kind a request has one at most; see `docs/structured-output.md`.",
+    ),
+    Parameter(
+        name="structured_outputs",
+        kind="object",
+        meaning="Exactly one of `json`, `json_object`, `regex`, `choice` and `grammar`.",
+        origin="vLLM",
+    ),
+    Parameter(
+        name="guided_json",
+        kind=_SCHEMA,
+        meaning="A JSON schema, or its text.",
+        origin="vLLM",
+    ),
+    Parameter(
+        name="guided_regex",
+        kind="string",
+        meaning="A regular expression that matches the whole answer; without look-around.",
+        origin="vLLM",
+    ),
+    Parameter(
+        name="guided_choice",
+        kind="array of strings",
+        meaning="The answer is one of these texts.",
+        origin="vLLM",
+    ),
+    Parameter(
+        name="guided_grammar",
+        kind="string",
+        meaning="As `grammar`.",
+        origin="vLLM",
+    ),
+    Parameter(
+        name="json_schema",
+        kind=_SCHEMA,
+        meaning="As `guided_json`.",
+        origin="llama.cpp",
+    ),
+    Parameter(
+        name="grammar",
+        kind="string",
+        meaning="A grammar in llguidance's Lark (with a rule `start:`) or in GBNF (`root ::=`).",
+        origin="llama.cpp",
+    ),
+    Parameter(
+        name="regex",
+        kind="string",
+        meaning="As `guided_regex`.",
+        origin="SGLang",
+    ),
+    Parameter(
+        name="choice",
+        kind="array of strings",
+        meaning="As `guided_choice`.",
+        origin="vLLM",
+    ),
+)
