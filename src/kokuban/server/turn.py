@@ -19,7 +19,7 @@ from kokuban.server.answer_size import check_num_logprobs
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.output_format import OutputForm, naming, output_form
 from kokuban.server.pins import chat_pins
-from kokuban.server.reading import parted, reader_of
+from kokuban.server.reading import TOOLS_PARAM, blaming, parted, reader_of
 from kokuban.server.record import Record
 from kokuban.server.serving import Serving, sampling_params
 from kokuban.server.sessions import session_of
@@ -87,7 +87,8 @@ async def begin_turn(
         shown=serving.special_marks.values(),
     )
     if params.grammar is not None:
-        deltas = naming(deltas, form.param if form is not None else "tools")
+        field = form.param if form is not None else TOOLS_PARAM
+        deltas = blaming(naming(deltas, field), plan.tools, field)
     deltas = parted(deltas, reader.parser)
     if session and plan.tools:
         tenant = request.state.tenant

@@ -7,7 +7,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from kokuban.core.errors import RequestError
-from kokuban.text.answer_grammar import MAX_CALLS, AnswerGrammar, OfferedTool
+from kokuban.text.answer_grammar import MAX_CALLS, AnswerGrammar, OfferedTool, blamed
 from kokuban.text.answer_parser import AnswerParser, AnswerStyle
 from kokuban.text.call_styles import STYLES
 from kokuban.text.grammar import json_schema_grammar
@@ -219,3 +219,15 @@ def test_parameters_that_cannot_be_followed_are_refused_with_the_tools_name(
         grammar_of("hermes").forced([tool("find", parameters)], None)
 
     assert (caught.value.param or "").startswith("tools[0]")
+
+
+def test_an_error_that_comes_late_is_put_down_to_its_tool() -> None:
+    """What only the library knows: a pattern that is none, a reference to nothing."""
+    error = RequestError("the grammar is wrong", param="tools")
+    wrong = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
+
+    found = blamed(error, [tool("good"), tool("bad", wrong)])
+
+    assert "the tool 'bad'" in str(found)
+    assert found.param == "tools[0]"
+    assert blamed(error, [tool("good")]) is error
