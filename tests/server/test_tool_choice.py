@@ -1,13 +1,18 @@
 """`tool_choice`, `strict` and what they ask of the engine."""
 
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tests.fakes_text import CHATML
 from tests.server.asgi import Json, chat, client
-from tests.server.fakes import Served, served
+from tests.server.fakes import FakeEngine, Served, served
 from tests.server.test_tool_calls import QWEN, saying, tagged
+
+from kokuban.core.errors import RequestError
+from kokuban.core.request import Request
+from kokuban.core.step import TokenEvent
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 BYTES = LLTokenizer("byte")
@@ -171,3 +176,21 @@ async def test_without_tools_a_free_choice_is_no_fault() -> None:
     response = await chat(served({10: 259}), tool_choice="auto")
 
     assert response.status_code == 200
+
+
+async def test_parameters_that_cannot_be_compiled_name_their_tool() -> None:
+    class Strict(FakeEngine):
+        async def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
+            raise RequestError("unbalanced", param="grammar")
+            yield
+
+    wrong = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
+    model = served(template=QWEN, engine=Strict())
+    tools = [tool("f"), tool("find", parameters=wrong, strict=True)]
+
+    response = await chat(model, tools=tools)
+
+    error = response.json()["error"]
+    assert response.status_code == 400
+    assert "the tool 'find'" in error["message"]
+    assert error["param"] == "tools[1].function.parameters"

@@ -1,5 +1,6 @@
 """Says what the answers of a turn must match, and reads them: each choice's text becomes parts."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -9,9 +10,12 @@ from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta
 from kokuban.server.serving import Serving
 from kokuban.server.tool_choice import ToolPlan
-from kokuban.text.answer_grammar import AnswerGrammar
+from kokuban.text.answer_grammar import AnswerGrammar, OfferedTool, blamed
 from kokuban.text.answer_parser import AnswerParser
 from kokuban.text.reasoning import Thoughts, thoughts_after
+
+TOOLS_PARAM = "tools"
+"""The field that is at fault where a grammar of calls cannot be compiled."""
 
 _NUM_TAIL_TOKENS = 16
 """More than the mark that opens a block of thoughts has, with white space after it."""
@@ -31,7 +35,7 @@ class Reader:
         style = self.serving.chat_template.style
         return AnswerParser(
             style.calls,
-            tools=self.plan.names if self._reads_calls else (),
+            tools=self.plan.parameter_names if self._reads_calls else {},
             max_calls=self.plan.max_calls,
             reasons=style.reasons,
             is_thinking=self.thoughts is Thoughts.GO_ON,
@@ -78,6 +82,27 @@ def reader_of(serving: Serving, prompt: Sequence[int], plan: ToolPlan) -> Reader
         tail = prompt[-_NUM_TAIL_TOKENS:]
         thoughts = thoughts_after(serving.model.tokenizer.decode(tail, skip_special=False))
     return Reader(serving=serving, plan=plan, thoughts=thoughts)
+
+
+async def blaming(
+    deltas: AsyncGenerator[TextDelta], tools: Sequence[OfferedTool], param: str
+) -> AsyncGenerator[TextDelta]:
+    """The same deltas; where the parameters of a tool are at fault for an error, it names the tool.
+
+    Args:
+        param: the field that errors about the grammar name.
+
+    Raises:
+        RequestError: see above.
+    """
+    async with aclosing(deltas):
+        try:
+            async for delta in deltas:
+                yield delta
+        except RequestError as error:
+            if error.param != param:
+                raise
+            raise await asyncio.to_thread(blamed, error, tools) from None
 
 
 async def parted(

@@ -37,8 +37,9 @@ class ToolPlan:
     max_calls: int | None = None
 
     @property
-    def names(self) -> frozenset[str]:
-        return frozenset(tool.name for tool in self.tools)
+    def parameter_names(self) -> dict[str, tuple[str, ...]]:
+        """By tool, in the order in which its schema lists them."""
+        return {tool.name: tuple(_properties(tool.parameters)) for tool in self.tools}
 
     @property
     def is_bound(self) -> bool:
@@ -64,6 +65,11 @@ def plan_tools(body: ChatRequest) -> ToolPlan:
         mode, names, max_calls = "required", [_function_name(choice, "tool_choice")], 1
     tools = _chosen(body, mode, names)
     return ToolPlan(tools=tools, is_forced=mode == "required", max_calls=max_calls)
+
+
+def _properties(parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    properties = (parameters or {}).get("properties")
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def _chosen(body: ChatRequest, mode: str, names: Sequence[str] | None) -> tuple[OfferedTool, ...]:

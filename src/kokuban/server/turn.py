@@ -19,11 +19,11 @@ from kokuban.server.answer_size import check_num_logprobs
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.output_format import OutputForm, naming, output_form
 from kokuban.server.pins import chat_pins
-from kokuban.server.reading import parted, reader_of
+from kokuban.server.reading import TOOLS_PARAM, blaming, parted, reader_of
 from kokuban.server.record import Record
 from kokuban.server.serving import Serving, sampling_params
 from kokuban.server.sessions import session_of
-from kokuban.server.tool_choice import plan_tools
+from kokuban.server.tool_choice import ToolPlan, plan_tools
 from kokuban.server.tool_pause import pausing
 from kokuban.server.work import off_loop
 
@@ -87,12 +87,20 @@ async def begin_turn(
         shown=serving.special_marks.values(),
     )
     if params.grammar is not None:
-        deltas = naming(deltas, form.param if form is not None else "tools")
+        deltas = _naming(deltas, form, plan)
     deltas = parted(deltas, reader.parser)
     if session and plan.tools:
         tenant = request.state.tenant
         deltas = pausing(deltas, serving.model.client, n=params.n, tenant=tenant, session=session)
     return Turn(deltas=deltas, record=record, params=params, prompt=prompt)
+
+
+def _naming(
+    deltas: AsyncGenerator[TextDelta], form: OutputForm | None, plan: ToolPlan
+) -> AsyncGenerator[TextDelta]:
+    """The same deltas; an error about the grammar names the field or the tool at fault."""
+    field = form.param if form is not None else TOOLS_PARAM
+    return blaming(naming(deltas, field), plan.tools, field)
 
 
 def _params(serving: Serving, body: ChatRequest, form: OutputForm | None) -> SamplingParams:

@@ -166,6 +166,19 @@ class AnswerGrammar:
         return " ".join(pieces)
 
 
+def blamed(error: RequestError, tools: Sequence[OfferedTool]) -> RequestError:
+    """An error of a grammar of calls, with the name of the tool whose parameters are at fault."""
+    from llguidance import LLMatcher
+
+    for tool in tools:
+        alone = lark_grammar("start: " + _rule(tool, _schema(tool)))
+        is_wrong, problems = LLMatcher.validate_grammar_with_warnings(alone)
+        if is_wrong:
+            reason = problems[0].partition("1 | ")[0]  # Behind it the grammar is quoted.
+            return _cannot_follow(tool, " ".join(reason.split())[:300])
+    return error
+
+
 def _call(index: int, tool: OfferedTool, style: CallStyle) -> str:
     """The rule of a call, written exactly as the style writes it."""
     name = json.dumps(tool.name, ensure_ascii=False)
@@ -194,11 +207,14 @@ def _rule(tool: OfferedTool, schema: dict[str, Any]) -> str:
     try:
         return json_rule(schema, param=tool.param)
     except RequestError as error:
-        raise RequestError(
-            f"the arguments of the tool {tool.name!r} cannot be held to its parameters: {error}",
-            param=error.param or tool.param,
-            code=error.code,
-        ) from None
+        raise _cannot_follow(tool, str(error)) from None
+
+
+def _cannot_follow(tool: OfferedTool, problem: str) -> RequestError:
+    return RequestError(
+        f"the arguments of the tool {tool.name!r} cannot be held to its parameters: {problem}",
+        param=tool.param,
+    )
 
 
 def _schema(tool: OfferedTool) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Understands the text of one choice: what it thinks, what it says, which tools it calls."""
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from kokuban.text.call_parser import CallParser
 from kokuban.text.call_styles import CallStyle, calls_of_template
@@ -36,7 +37,8 @@ class AnswerParser:
 
     Args:
         style: how calls are written.
-        tools: names that may be called; with none, calls are text.
+        tools: names that may be called, each with the names of its parameters in their order;
+            with none, calls are text.
         max_calls: further calls are dropped; None: there is no limit.
         reasons: thoughts are looked for.
         is_thinking: the prompt has opened a block of thoughts.
@@ -46,7 +48,7 @@ class AnswerParser:
         self,
         style: CallStyle,
         *,
-        tools: Collection[str] = (),
+        tools: Mapping[str, Sequence[str]] = MappingProxyType({}),
         max_calls: int | None = None,
         reasons: bool = False,
         is_thinking: bool = False,

@@ -5,10 +5,11 @@ that may still become an opening mark, and white space that may stand before a c
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 
 from kokuban.text.call_region import CallRegion
 from kokuban.text.call_styles import CallStyle, Opener
+from kokuban.text.code_region import CodeRegion
 from kokuban.text.held import WHITE, end_of_words, mark_at_end
 from kokuban.text.part_sink import PartSink
 
@@ -21,18 +22,20 @@ class CallParser:
 
     Args:
         style: how the model's family writes calls.
-        tools: names that may be called.
+        tools: names that may be called, each with the names of its parameters in their order.
         sink: takes the parts.
     """
 
-    def __init__(self, style: CallStyle, tools: Collection[str], sink: PartSink) -> None:
+    def __init__(
+        self, style: CallStyle, tools: Mapping[str, Sequence[str]], sink: PartSink
+    ) -> None:
         self._tools = tools
         self._sink = sink
         self._openers = {opener.text: opener for opener in style.openers}
         texts = sorted(self._openers, key=len, reverse=True)
         forms = [re.escape(text) for text in texts] + ([_LINE_START] if style.bare else [])
         self._find = re.compile("|".join(forms), re.MULTILINE)
-        self._region: CallRegion | None = None
+        self._region: CallRegion | CodeRegion | None = None
         self._buffer = "\n"
         """What is not yet decided, behind the character that stands before it."""
 
@@ -77,7 +80,8 @@ class CallParser:
         if any(text.startswith(seen) and text != seen for text in self._openers):
             return begin  # It may still become another, longer opener.
         opener = self._openers.get(mark, _BARE)
-        self._region = CallRegion(opener, buffer[begin : found.end()], self._tools, self._sink)
+        kind = CodeRegion if opener.is_code else CallRegion
+        self._region = kind(opener, buffer[begin : found.end()], self._tools, self._sink)
         return found.end()
 
     def _certain(self, at: int) -> int:
@@ -93,6 +97,6 @@ class CallParser:
             self._after_call = False
             self._sink.text(text)
 
-    def _close_region(self, region: CallRegion) -> None:
+    def _close_region(self, region: CallRegion | CodeRegion) -> None:
         self._after_call = region.after_call
         self._region = None

@@ -322,6 +322,7 @@ def _as_object(value: str) -> str | None:
         found = json.loads(value)
         if isinstance(found, str):
             value, found = found or "{}", json.loads(found or "{}")
+            value.encode()  # Half of a surrogate pair could not be sent.
     except (ValueError, RecursionError):
         return None
     if found is None:

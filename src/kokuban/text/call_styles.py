@@ -4,7 +4,7 @@ r"""How model families write tool calls: what opens them, and which form is writ
     smollm2   <tool_call>[{"name": "f", "arguments": {}}]</tool_call>
     llama3    {"name": "f", "parameters": {}}, also after <|python_tag|>
     mistral   [TOOL_CALLS] [{"name": "f", "arguments": {}}]
-    gemma     as llama3; it also puts calls into fences
+    gemma     as llama3; it also puts calls into fences, and Python into ```tool_code
     generic   any of these
 
 What is read is wider than what is written: see `call_region`.
@@ -22,6 +22,9 @@ class Opener(NamedTuple):
     text: str
     close: str = ""
     """What ends them; empty: nothing does."""
+
+    is_code: bool = False
+    """They may be Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ _LIST_MARK = Opener("[TOOL_CALLS]")
 _FENCES = (
     Opener("```json", "```"),
     Opener("```tool_call", "```"),
-    Opener("```tool_code", "```"),
+    Opener("```tool_code", "```", is_code=True),
     Opener("```", "```"),
 )
 

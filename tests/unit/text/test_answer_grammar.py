@@ -7,7 +7,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from kokuban.core.errors import RequestError
-from kokuban.text.answer_grammar import MAX_CALLS, AnswerGrammar, OfferedTool
+from kokuban.text.answer_grammar import MAX_CALLS, AnswerGrammar, OfferedTool, blamed
 from kokuban.text.answer_parser import AnswerParser, AnswerStyle
 from kokuban.text.call_styles import STYLES
 from kokuban.text.grammar import json_schema_grammar
@@ -143,7 +143,7 @@ def test_values_of_enums_come_back_exactly(style: str, value: str) -> None:
         text = called(style, {"v": value})
 
         assert matches(grammar_of(style).forced([tool("f", parameters)], None), text)
-        parser = AnswerParser(STYLES[style], tools=("f",))
+        parser = AnswerParser(STYLES[style], tools={"f": ()})
         [call] = whole_calls([*parser.feed(text), *parser.finish()])
         assert json.loads(call.arguments) == {"v": value}
 
@@ -219,3 +219,15 @@ def test_parameters_that_cannot_be_followed_are_refused_with_the_tools_name(
         grammar_of("hermes").forced([tool("find", parameters)], None)
 
     assert (caught.value.param or "").startswith("tools[0]")
+
+
+def test_an_error_that_comes_late_is_put_down_to_its_tool() -> None:
+    """What only the library knows: a pattern that is none, a reference to nothing."""
+    error = RequestError("the grammar is wrong", param="tools")
+    wrong = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
+
+    found = blamed(error, [tool("good"), tool("bad", wrong)])
+
+    assert "the tool 'bad'" in str(found)
+    assert found.param == "tools[0]"
+    assert blamed(error, [tool("good")]) is error

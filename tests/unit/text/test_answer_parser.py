@@ -14,6 +14,7 @@ from kokuban.text.parts import CallPart, Part, TextPart
 
 CALL = '{"name": "f", "arguments": {"a": 1}}'
 LLAMA = '{"name": "f", "parameters": {"a": 1}}'
+TOOLS = {"f": ("a", "b"), "g": ()}
 F = ("call", "f", '{"a": 1}')
 
 
@@ -39,7 +40,7 @@ def joined(parts: Iterable[Part]) -> list[tuple[str, ...]]:
 
 
 def read(style: str, pieces: Iterable[str], **options: Any) -> list[tuple[str, ...]]:
-    parser = AnswerParser(STYLES[style], **{"tools": ("f", "g"), **options})
+    parser = AnswerParser(STYLES[style], **{"tools": TOOLS, **options})
     parts = [part for piece in pieces for part in parser.feed(piece)]
     return joined([*parts, *parser.finish()])
 
@@ -183,6 +184,44 @@ def test_values_come_back_through_every_form(value: str) -> None:
         assert [json.loads(arguments) for *_, arguments in found] == [{"v": value}] * 3
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("f(a=1)", [F]),
+        ("print(f(a=1))", [F]),
+        ("[f(a=1), g()]", [F, ("call", "g", "{}")]),
+        ("x = f(1)\ntools.g()", [F, ("call", "g", "{}")]),
+        ("f('x', b={'k': [True, None, -1.5]})",
+         [("call", "f", '{"a": "x", "b": {"k": [true, null, -1.5]}}')]),
+        (LLAMA, [F]),
+    ],
+)  # fmt: skip
+def test_python_in_a_fence_calls_too(code: str, expected: list[tuple[str, ...]]) -> None:
+    for text in (f"```tool_code\n{code}\n```", f"```tool_code\n{code}"):
+        assert read("gemma", [text]) == expected
+        assert read("gemma", f"So:\n{text}") == [("text", "So:"), *expected]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "h(a=1)", "f(a=x)", "f(a=1) + 1", "import os", "f(1, 2, 3)", "f(1, a=2)", "f(**{})",
+        "f(a=1e999)", "f(a={1})", "f(a='\\ud800')", "f(a=__import__('os'))", "f(", "f()(1)",
+        "f(a=" + "(" * 500, "f(a='" + "x" * 20_000 + "')", "if f(a=1): g()", "",
+    ],
+)  # fmt: skip
+def test_code_that_does_more_than_call_is_text(code: str) -> None:
+    text = f"```tool_code\n{code}\n```\nDone."
+
+    assert read("gemma", [text]) == read("gemma", text) == [("text", text)]
+
+
+def test_quoted_arguments_that_cannot_be_sent_are_no_call() -> None:
+    text = '<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"\\ud800\\"}"}</tool_call>'
+
+    assert read("hermes", [text]) == [("text", text)]
+
+
 def test_further_calls_are_dropped_beyond_a_limit() -> None:
     text = f"One.\n<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>"
 
@@ -192,7 +231,7 @@ def test_further_calls_are_dropped_beyond_a_limit() -> None:
 def test_without_tools_calls_are_text() -> None:
     text = f"<tool_call>{CALL}</tool_call>"
 
-    assert read("hermes", text, tools=()) == [("text", text)]
+    assert read("hermes", text, tools={}) == [("text", text)]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +259,9 @@ def test_thoughts_are_told_apart(
 
 
 _SHARDS = (
-    "<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "```json", "```", "`", "\n",
+    "<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "```json", "```tool_code",
+    "f(1)", "```", "`",
+    "\n",
     " ", " " * 70, "\n" * 30 + " " * 30, CALL, LLAMA,
     '{"name": "f", ', '"arguments": {', '"a"', ": ", '"x', "}", "]", "[", ",",
     "{", "1", '"name": "x"', "text", "<think>", "</think>", "<tool", "[TOOL", "\\", "null",
@@ -249,7 +290,7 @@ def test_the_parts_do_not_depend_on_how_the_text_is_cut(
 def test_without_a_call_no_character_is_lost(shards: list[str]) -> None:
     text = "".join(shards)
     for style in STYLES:
-        assert "".join(part[1] for part in read(style, [text], tools=("other",))) == text
+        assert "".join(part[1] for part in read(style, [text], tools={"other": ()})) == text
 
 
 @pytest.mark.parametrize(
@@ -273,7 +314,7 @@ def test_the_template_tells_the_style(source: str, calls: str, reasons: bool) ->
 
 def test_white_space_without_end_is_text_soon() -> None:
     """Each piece must cost the same, however many came before it."""
-    parser = AnswerParser(STYLES["generic"], tools=("f",), reasons=True)
+    parser = AnswerParser(STYLES["generic"], tools={"f": ()}, reasons=True)
 
     said = [part for _ in range(100) for part in parser.feed(" \n")]
 

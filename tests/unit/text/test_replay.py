@@ -28,7 +28,7 @@ def message_of(template: ChatTemplate, prompt: str, answer: str) -> dict[str, An
     """What a client sends back of an answer."""
     parser = AnswerParser(
         template.style.calls,
-        tools=("f",),
+        tools={"f": ()},
         reasons=template.style.reasons,
         is_thinking=thoughts_after(prompt) is Thoughts.GO_ON,
     )
