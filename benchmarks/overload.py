@@ -65,7 +65,7 @@ class Report:
     answered: int
     refused: int
     lost: dict[str, int]
-    """Everything else, by kind: nothing should be here."""
+    """Everything else, by what it ended with: nothing should be here."""
 
     tokens: int
     ttft_s: Distribution | None
@@ -111,7 +111,9 @@ def report_of(
     answered = [each for each in outcomes if each.error is None]
     refused = [each for each in outcomes if each.error is not None and is_refusal(each)]
     lost = Counter(
-        each.error for each in outcomes if each.error is not None and not is_refusal(each)
+        f"{each.error}: {each.detail[:80]}"
+        for each in outcomes
+        if each.error is not None and not is_refusal(each)
     )
     warm = samples[int(len(samples) * WARM_SHARE) :]
     return Report(
@@ -141,7 +143,7 @@ def is_refusal(outcome: Outcome) -> bool:
 async def capacity(target: Target, lengths: tuple[Lengths, Lengths], seats: int) -> float:
     """Requests a second with all seats taken and nobody waiting, over four rounds of them."""
     times = [0.0] * (4 * seats)
-    jobs = random_jobs(times, *lengths, token_ids=True, draw=random.Random(1))
+    jobs = random_jobs(times, *lengths, token_ids=False, draw=random.Random(1))
     runner = LoadRunner(target, max_concurrency=seats)
     try:
         run = await runner.run(jobs)
@@ -193,7 +195,7 @@ async def overload(server: Server, options: argparse.Namespace) -> tuple[Report,
     draw = random.Random(options.seed)
     arrivals = arrival_times("poisson", rate, burst_size=1, draw=draw)
     times = schedule(arrivals, num_requests=0, duration_s=options.seconds)
-    jobs = random_jobs(times, *lengths, token_ids=True, draw=draw)
+    jobs = random_jobs(times, *lengths, token_ids=False, draw=draw)
     samples: list[Sample] = []
     watcher = asyncio.create_task(watch(server, samples))
     runner = LoadRunner(target)
