@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from jsonschema import Draft202012Validator
-from tests.server.asgi import Call, client, make_app
+from tests.server.asgi import client
 from tests.server.fakes import served
 
 from kokuban.server.app import MODULES
@@ -202,10 +202,3 @@ async def test_a_kept_response_is_as_described_in_each_of_its_forms() -> None:
         ):
             assert answer.status_code == 200, answer.text
             assert_as_described(answer)
-
-
-async def test_a_stream_that_fails_ends_with_an_event_that_is_described() -> None:
-    model = served()
-    call = Call(make_app(model), "/v1/chat/completions", CHAT | {"stream": True})
-    model.client.die()
-    await call.end()
