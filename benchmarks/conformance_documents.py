@@ -114,6 +114,6 @@ def event_data(body: bytes) -> Sequence[bytes]:
         if lines and len(data) != 1:
             raise ValueError(f"an event without one line of data: {event[:200]!r}")
         found += data
-    if not body.endswith(b"\n\n"):
+    if body and not body.endswith(b"\n\n"):  # Nothing may follow the place that was asked for.
         raise ValueError(f"the stream ends within an event: {body[-200:]!r}")
     return found
