@@ -67,6 +67,10 @@ class EngineStats:
     tiers: tuple[TierStats, ...] = ()
     """What lies below the pool, from the top."""
 
+    retry_after_s: int = 0
+    """Seconds after which one more request is likely to be taken; 0: now. Not exact: what has come
+    since the step is not counted."""
+
     step_ms: float = 0.0
     """Duration of the last step."""
 

@@ -192,6 +192,7 @@ class EngineCore:
             drafted_tokens=totals.drafted_tokens,
             accepted_tokens=totals.accepted_tokens,
             tiers=() if self._manager.below is None else self._manager.below.stats(),
+            retry_after_s=stats.retry_after_s,
             step_ms=self._step_ms,
         )
 

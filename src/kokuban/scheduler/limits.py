@@ -67,33 +67,36 @@ class Limits:
                 f"and the {max_waiting} that may wait; ask for fewer",
                 param="n",
             )
-        num_over = running + waiting + num_new - max_running - max_waiting
-        if num_over > 0:
-            retry_after_s = pace.retry_after_s(num_over, guess_s())
-            raise Overloaded(
+        if refusal := self._refusal(num_new, running, waiting, pace, guess_s):
+            text, retry_after_s = refusal
+            raise Overloaded(f"{text}; try again in {retry_after_s} s", retry_after_s=retry_after_s)
+
+    def retry_after_s(self, running: int, waiting: int, pace: Pace) -> int:
+        """Whole seconds after which one more request is likely to be taken; 0: now."""
+        refusal = self._refusal(1, running, waiting, pace, lambda: 0.0)
+        return refusal[1] if refusal else 0
+
+    def _refusal(
+        self, num_new: int, running: int, waiting: int, pace: Pace, guess_s: Callable[[], float]
+    ) -> tuple[str, int] | None:
+        """Why there is no room now, and when to try again."""
+        max_running = self._config.max_running_requests
+        max_waiting = self._config.max_waiting_requests
+        num_ahead = running + waiting + num_new - max_running  # Below 1: there are seats for all.
+        if num_ahead > max_waiting:
+            return (
                 f"{running} requests run and {waiting} wait already; the limits are {max_running} "
-                f"and {max_waiting}; try again in {retry_after_s} s",
-                retry_after_s=retry_after_s,
+                f"and {max_waiting}",
+                pace.retry_after_s(num_ahead - max_waiting, guess_s()),
             )
-        self._check_wait(num_over + max_waiting, waiting, pace, guess_s)
-
-    def _check_wait(
-        self, num_ahead: int, waiting: int, pace: Pace, guess_s: Callable[[], float]
-    ) -> None:
-        """Refuse what would likely wait longer than is promised.
-
-        Args:
-            num_ahead: requests to be admitted before all of the new ones are, as far as seats
-                count; below 1: there are seats for all.
-        """
         limit_s = self._config.max_queue_wait_s
         if limit_s is None or (num_ahead < 1 and not waiting):
-            return
+            return None
         wait_s = pace.wait_s(max(num_ahead, waiting), guess_s())
-        if wait_s > limit_s * WAIT_MARGIN:
-            retry_after_s = whole_seconds(wait_s - limit_s * WAIT_MARGIN)
-            raise Overloaded(
-                f"{waiting} requests wait already, so that this one would wait about {wait_s:.1f} "
-                f"s, and the limit is {limit_s:g} s; try again in {retry_after_s} s",
-                retry_after_s=retry_after_s,
-            )
+        if wait_s <= limit_s * WAIT_MARGIN:
+            return None
+        return (
+            f"{waiting} requests wait already, so that this one would wait about {wait_s:.1f} s, "
+            f"and the limit is {limit_s:g} s",
+            whole_seconds(wait_s - limit_s * WAIT_MARGIN),
+        )

@@ -121,7 +121,9 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Counts of now, and totals."""
-        return SchedulerStats(len(self._running), len(self._queue), replace(self._totals))
+        running, waiting = len(self._running), len(self._queue)
+        retry_after_s = self._limits.retry_after_s(running, waiting, self._pace)
+        return SchedulerStats(running, waiting, replace(self._totals), retry_after_s)
 
     def add(self, request: Request, now_s: float) -> None:
         """Append a request to the waiting queue; see `add_group` for errors."""

@@ -45,3 +45,5 @@ class SchedulerStats:
     running: int
     waiting: int
     totals: Totals
+    retry_after_s: int
+    """Seconds after which one more request is likely to be taken; 0: now."""

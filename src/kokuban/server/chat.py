@@ -44,7 +44,7 @@ from kokuban.text.tokenizer import Tokenizer
 router = Router(KeyScope.INFER)
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", queues=True)
 async def chat_completions(request: Request) -> Response:
     """Continue a conversation."""
     serving = serving_of(request)

@@ -47,7 +47,7 @@ is done for each of them on the event loop takes some 20 ms at this limit."""
 router = Router(KeyScope.INFER)
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", queues=True)
 async def completions(request: Request) -> Response:
     """Continue one text or several."""
     serving = serving_of(request)

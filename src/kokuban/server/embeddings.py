@@ -36,7 +36,7 @@ itself."""
 router = Router(KeyScope.INFER)
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", queues=True)
 async def embeddings(request: Request) -> Response:
     """One vector for each text or list of token ids."""
     serving = serving_of(request)

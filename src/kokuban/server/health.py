@@ -72,7 +72,8 @@ def _not_ready(serving: Serving) -> HttpError | None:
         return _unavailable("the engine is being started again", "engine_restarting")
     if serving.drain.draining:
         return _unavailable("this server is shutting down", "shutting_down")
-    if client.stats().waiting >= serving.settings.max_waiting_requests:
+    stats = client.stats()
+    if stats.retry_after_s or stats.waiting >= serving.settings.max_waiting_requests:
         return _unavailable("the waiting queue is full", "queue_full")
     return None
 

@@ -20,8 +20,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from kokuban.core.errors import Overloaded
+from kokuban.engine.client import EngineClient
 from kokuban.server.access import check_scope
-from kokuban.server.quota import Quotas
 from kokuban.server.scopes import KeyScope
 
 Handler = Callable[..., Awaitable[Response]]
@@ -35,20 +36,26 @@ class Endpoint:
         handler: the function.
         scope: what the caller must be allowed to do.
         path: with its parameters' names, for the log.
+        queues: whether a request is refused before anything of it is read while the queue is full.
     """
 
-    def __init__(self, handler: Handler, scope: KeyScope, path: str) -> None:
+    def __init__(
+        self, handler: Handler, scope: KeyScope, path: str, *, queues: bool = False
+    ) -> None:
         self.handler = handler
         self.scope = scope
         self.path = path
+        self.queues = queues
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["state"]
         state["route"] = self.path
         check_scope(state["caller"], self.scope)
         if self.scope is KeyScope.INFER and scope["method"] == "POST":
-            quotas: Quotas = scope["app"].state.serving.quotas
-            with quotas.spend(state["caller"]) as state["account"]:
+            serving = scope["app"].state.serving
+            if self.queues:
+                _check_queue(serving.model.client)
+            with serving.quotas.spend(state["caller"]) as state["account"]:
                 await self._answer(scope, receive, send)
         else:
             await self._answer(scope, receive, send)
@@ -79,23 +86,40 @@ class Router:
         """HEAD beside a GET: the document need not tell of it."""
         return self._route("HEAD", path, scope, False)
 
-    def post(self, path: str, scope: KeyScope | None = None) -> Callable[[HandlerT], HandlerT]:
-        return self._route("POST", path, scope, self._include_in_schema)
+    def post(
+        self, path: str, scope: KeyScope | None = None, *, queues: bool = False
+    ) -> Callable[[HandlerT], HandlerT]:
+        return self._route("POST", path, scope, self._include_in_schema, queues=queues)
 
     def delete(self, path: str, scope: KeyScope | None = None) -> Callable[[HandlerT], HandlerT]:
         return self._route("DELETE", path, scope, self._include_in_schema)
 
     def _route(
-        self, method: str, path: str, scope: KeyScope | None, include_in_schema: bool
+        self,
+        method: str,
+        path: str,
+        scope: KeyScope | None,
+        include_in_schema: bool,
+        *,
+        queues: bool = False,
     ) -> Callable[[HandlerT], HandlerT]:
         def keep(handler: HandlerT) -> HandlerT:
-            endpoint = Endpoint(handler, scope or self._scope, path)
+            endpoint = Endpoint(handler, scope or self._scope, path, queues=queues)
             route = Route(path, endpoint, include_in_schema=include_in_schema)
             route.methods = {method}  # HEAD comes with GET only where it is asked for.
             self.routes.append(route)
             return handler
 
         return keep
+
+
+def _check_queue(client: EngineClient) -> None:
+    """Raises `Overloaded` while the engine would refuse; it costs next to nothing to be told so."""
+    retry_after_s = client.stats().retry_after_s
+    if retry_after_s:
+        raise Overloaded(
+            f"the queue is full; try again in {retry_after_s} s", retry_after_s=retry_after_s
+        )
 
 
 def public_paths(routes: Iterable[Route]) -> frozenset[str]:

@@ -8,6 +8,7 @@ process with 1, so that a supervisor starts it again.
 import asyncio
 import logging
 import os
+import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _KEEP_ALIVE_S = 30
 _LAST_WORDS_S = 2
+_OTHER_FILES = 256
 _CERTIFICATE_TICKS = 100
 """Certificates are looked at every ten seconds."""
 
@@ -64,12 +66,30 @@ def run_server(
     if not __debug__:
         raise ConfigError("python -O takes the checks out of the engine; run without it")
     sys.setswitchinterval(SWITCH_S)
+    _allow_connections(settings.max_connections)
     app = create_app(model, settings)
     server = Server(app.state.serving, app, on_ready)
     server.run(sockets=[sock])
     if app.state.serving.tracer is not None:
         app.state.serving.tracer.close()
     return server.exit_code
+
+
+def _allow_connections(number: int) -> None:
+    """Raise the limit of open files to what so many connections need, as far as the system lets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < wanted:
+        _log.warning(
+            "the system lets this process open %d files, too few for %d connections; raise "
+            "`ulimit -n`, or lower --max-connections",
+            most,
+            number,
+        )
 
 
 class Server(uvicorn.Server):

@@ -35,7 +35,7 @@ _THEIR_SCHEMA = "input_schema"
 _OUR_SCHEMA = "function.parameters"
 
 
-@router.post("/v1/messages")
+@router.post("/v1/messages", queues=True)
 async def messages(request: Request) -> Response:
     """Continue a conversation, in Anthropic's form."""
     serving = serving_of(request)

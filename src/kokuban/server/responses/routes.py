@@ -52,7 +52,7 @@ def new_kept(serving: Serving) -> Kept:
     return Kept(store, Background(store, serving.drain))
 
 
-@router.post("/v1/responses")
+@router.post("/v1/responses", queues=True)
 async def create_response(request: Request) -> Response:
     """Answer a text or a list of items, going on from an earlier response if one is named."""
     serving, kept = serving_of(request), _kept(request)
