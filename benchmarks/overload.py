@@ -249,6 +249,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--promise", type=float, default=10.0, help="--max-queue-wait, in seconds")
     parser.add_argument("--seats", type=int, default=16, help="--max-running-requests")
+    parser.add_argument("--kv-memory", default="128MiB", help="small: its pages are soon touched")
     parser.add_argument("--prompt-tokens", default="32:128")
     parser.add_argument("--output-tokens", default="16:64")
     parser.add_argument("--threads", type=int, default=2)
@@ -259,7 +260,7 @@ def main() -> None:
         options.model,
         options.threads,
         ("--served-model-name", NAME, "--max-queue-wait", str(options.promise),
-         "--max-running-requests", str(options.seats)),
+         "--max-running-requests", str(options.seats), "--kv-memory", options.kv_memory),
     )  # fmt: skip
     with running(kind) as server:
         report, samples = asyncio.run(overload(server, options))

@@ -1,12 +1,14 @@
 """Limits of each key and of each request: 429 and 504, with the time to come back."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 from starlette.applications import Starlette
+from starlette.routing import Route
 from tests.fakes_text import EOT, FIRST_PIECE
 from tests.server.asgi import Call, client_of, make_app, parse_events
 from tests.server.fakes import FakeEngine, Served, served
@@ -140,6 +142,45 @@ async def test_requests_at_the_same_time_are_counted_until_they_end(stream: bool
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "too_many_concurrent"
     assert refused.headers["retry-after"] == "1"
+
+
+GENERATING = {
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/messages",
+    "/v1/responses",
+}
+
+
+async def test_a_full_queue_refuses_before_anything_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is asked too much costs next to nothing, whatever its body is."""
+    model = served()
+    stats = replace(model.client.stats(), retry_after_s=7)
+    monkeypatch.setattr(model.client, "stats", lambda: stats)
+    app = make_app(model)
+    queueing = {
+        route.path
+        for route in app.routes
+        if isinstance(route, Route) and getattr(route.endpoint, "queues", False)
+    }
+    async with client_of(app) as http:
+        refused = [await http.post(path, content=b"{") for path in sorted(queueing)]
+        others = [
+            await http.post("/tokenize", json={"prompt": "p"}),
+            await http.get("/v1/models"),
+            await http.get("/health"),
+        ]
+        ready = await http.get("/ready")
+
+    assert queueing == GENERATING
+    for answer in refused:
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+    assert refused[0].json()["error"]["message"] == "the queue is full; try again in 7 s"
+    assert [answer.status_code for answer in others] == [200] * 3
+    assert ready.status_code == 503
 
 
 async def test_openais_client_understands_and_comes_back() -> None:

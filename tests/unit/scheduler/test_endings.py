@@ -330,8 +330,9 @@ def test_what_would_likely_wait_longer_than_is_promised_is_refused_at_once() -> 
     assert (taken, len(refusals)) == (4, 4)
     assert "4 requests wait already, so that this one would wait about 10.0 s" in str(refusals[0])
     assert [error.retry_after_s for error in refusals] == [2] * 4
+    assert bench.scheduler.stats().retry_after_s == 2
     bench.run()
-    assert bench.scheduler.stats().waiting == 0
+    assert bench.scheduler.stats().waiting == bench.scheduler.stats().retry_after_s == 0
 
 
 def test_without_a_measured_pace_or_with_a_free_seat_nobody_is_refused() -> None:
