@@ -305,6 +305,25 @@ async def test_a_page_that_cannot_be_is_refused(query: str, param: str) -> None:
     assert response.json()["error"]["param"] == param
 
 
+async def test_tools_that_may_not_be_called_are_not_counted() -> None:
+    model = model_of()
+    tool = {"type": "function", "name": "f", "description": "d" * 50}
+    fields: Json = {"input": "p", "tools": [tool], "tool_choice": "none"}
+    async with client(model) as http:
+        counted = (await http.post("/v1/responses/input_tokens", json=fields)).json()
+        await ask(http, **fields)
+
+    assert counted["input_tokens"] == len(model.client.submitted[0].prompt_token_ids) == 20
+
+
+async def test_structured_outputs_are_taken_as_in_a_chat() -> None:
+    model = model_of()
+    async with client(model) as http:
+        await ask(http, structured_outputs={"choice": ["a", "b"]}, max_output_tokens=1)
+
+    assert model.client.submitted[0].params.grammar is not None
+
+
 async def test_the_tokens_of_an_input_are_those_that_the_engine_gets() -> None:
     model = model_of()
     body = {"instructions": "i", "input": [{"role": "user", "content": "p"}]}
@@ -349,6 +368,7 @@ async def test_fields_that_agents_send_are_accepted() -> None:
         ({"prompt": {"id": "p"}}, "prompt", "no prompt templates"),
         ({"max_tokens": 5}, "max_tokens", "use max_output_tokens"),
         ({"messages": []}, "messages", "use input"),
+        ({"guided_regex": "a"}, "guided_regex", "use text.format"),
         ({"max_output_tokens": 0}, "max_output_tokens", "greater than or equal to 1"),
         ({"temperature": 3}, "temperature", "temperature=3"),
         ({"top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
@@ -357,6 +377,7 @@ async def test_fields_that_agents_send_are_accepted() -> None:
         ({"background": True, "store": False}, "background", "when `store` is true"),
         ({"input": None}, "input", "input is missing"),
         ({"input": []}, "input", "input is empty"),
+        ({"input": {"role": "user"}}, "input", "must be a text or a list of items"),
         ({"input": [1]}, "input[0]", "is no object"),
         ({"input": [{"role": "user"}]}, "input[0].content", "required"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "'assistant'"),
@@ -428,6 +449,16 @@ async def test_numbers_beyond_64_bits_come_back_as_they_were() -> None:
 
     assert answer["tools"][0]["parameters"] == {"maximum": huge}
     assert items["data"][0]["extra"] == huge
+
+
+async def test_fields_that_an_item_does_not_have_are_left_alone() -> None:
+    """They are kept, and listed again; what they hold is nobody's business."""
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "content": [5]}
+    async with client(model_of()) as http:
+        answer = await ask(http, input=[call])
+        items = (await http.get(f"/v1/responses/{answer['id']}/input_items")).json()["data"]
+
+    assert items[0]["content"] == [5]
 
 
 async def test_only_a_response_in_the_background_can_be_cancelled_or_resumed() -> None:

@@ -7,6 +7,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import FunctionToolParam, ResponseInputParam
+from pydantic import BaseModel
 from tests.server.fakes import FakeEngine, Served, served
 from tests.server.live import CHAIN, PIECES, live
 from tests.server.responses.speaking import prompt_of
@@ -159,6 +160,33 @@ async def test_a_custom_tool_as_codex_has_it() -> None:
     assert (call.name, call.input) == ("apply_patch", patch)
     assert [e.input for e in told if e.type == "response.custom_tool_call_input.done"] == [patch]
     assert [tool.type for tool in answer.tools] == ["custom"]
+
+
+class City(BaseModel):
+    city: str
+
+
+async def test_an_answer_in_the_form_of_a_schema_is_parsed() -> None:
+    model = saying('{"city": "Paris"}')
+    async with client_for(model) as sdk:
+        answer = await sdk.responses.parse(model="m", input="q", text_format=City)
+        free = await sdk.responses.create(model="m", input="q", text={"format": {"type": "text"}})
+        with pytest.raises(openai.BadRequestError) as bad:
+            await sdk.responses.create(
+                model="m",
+                input="q",
+                text={"format": {"type": "json_schema", "name": "n", "schema": {"type": 5}}},
+            )
+
+    grammars = [request.params.grammar for request in model.client.submitted]
+    assert answer.output_parsed == City(city="Paris")
+    assert answer.text is not None
+    assert answer.text.format is not None
+    assert answer.text.format.type == "json_schema"
+    assert grammars[0] is not None
+    assert grammars[1] is None
+    assert free.status == "completed"
+    assert (bad.value.param or "").startswith("text.format")
 
 
 async def test_in_the_background(sdk: AsyncOpenAI) -> None:

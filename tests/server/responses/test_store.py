@@ -1,5 +1,9 @@
 """What is kept of responses, and what makes room."""
 
+import random
+
+import pytest
+
 from kokuban.server.responses.event_log import EventLog
 from kokuban.server.responses.items import ItemDict
 from kokuban.server.responses.store import ENTRY_BYTES, Entry, Node, ResponseStore, new_node
@@ -209,3 +213,57 @@ def test_another_tenants_response_and_items_are_unknown() -> None:
     assert store.find("two", "a") is None
     assert store.item("two", "msg_a") is None
     assert store.item("one", "msg_a") == {"id": "msg_a"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counts_are_right_whatever_happens(seed: int) -> None:
+    """What each tenant keeps, counted anew after each of many random steps."""
+    draw = random.Random(seed)
+    clock = FakeClock()
+    store = ResponseStore(20 * PAIR, 60, clock, max_responses=12)
+    entries: list[Entry] = []
+    for number in range(300):
+        tenant = draw.choice("ab")
+        own = [entry for entry in entries if entry.tenant == tenant]
+        match draw.randrange(8):
+            case 0 | 1 | 2:
+                previous = draw.choice(own).node if own and draw.random() < 0.8 else None
+                entry = entry_of(
+                    str(number),
+                    tenant=tenant,
+                    previous=previous,
+                    size=draw.randrange(PAIR),
+                    running=draw.random() < 0.3,
+                )
+                entries.append(entry)
+                store.put(entry)
+            case 3 if own:
+                store.delete(draw.choice(own))
+            case 4 if own:
+                store.charge(draw.choice(own), draw.randrange(1000))
+            case 5 if own:
+                entry = draw.choice(own)
+                if entry.is_running:
+                    entry.is_running = False
+                    store.settle(entry, entry_of(f"{number}", previous=entry.node.previous).node)
+            case 6:
+                clock.advance(draw.randrange(20))
+            case _ if own:
+                store.find(tenant, draw.choice(own).id)
+        assert_counted(store)
+
+
+def assert_counted(store: ResponseStore) -> None:
+    shelves = store._shelves
+    for tenant, shelf in shelves.items():
+        nodes: set[Node] = set()
+        for entry in shelf.entries.values():
+            node: Node | None = entry.node
+            while node is not None and node not in nodes:
+                nodes.add(node)
+                node = node.previous
+        kept_bytes = [entry.num_bytes for entry in shelf.entries.values()]
+        assert shelf.num_bytes == sum(kept_bytes) + sum(node.num_bytes for node in nodes)
+        ids = {item_id for node in nodes for item_id in node.output_ids}
+        assert {item_id for owner, item_id in store._items if owner == tenant} == ids
+    assert {owner for owner, _ in store._items} <= set(shelves)

@@ -125,7 +125,6 @@ class Background:
             record.end("abort")
             if run.connection.interruption is None:
                 raise  # The event loop ends.
-            _stay_alive()
             cut = ShuttingDown(Interruption.CUT.value)
             is_cut = run.connection.interruption is Interruption.CUT
             last = form.fail(failure(cut)) if is_cut else form.cancel()
@@ -169,10 +168,3 @@ async def _never() -> Message:
     """The client of a run never leaves."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
-
-
-def _stay_alive() -> None:
-    """Take back the cancellation that interrupted this task: it has something to write down."""
-    task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()

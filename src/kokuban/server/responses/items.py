@@ -126,10 +126,10 @@ def _check(item: Any, path: str) -> ItemDict:
         checked = model.model_validate(item)
     except ValidationError as error:
         raise _located(from_validation(error), path) from None
-    for name in ("content", "output"):
-        parts = getattr(checked, name, None)
-        if isinstance(parts, list) and kind != "reasoning":
-            _check_parts(parts, f"{path}.{name}")
+    if isinstance(checked, MessageParam) and isinstance(checked.content, list):
+        _check_parts(checked.content, f"{path}.content")
+    if isinstance(checked, CallResultParam) and isinstance(checked.output, list):
+        _check_parts(checked.output, f"{path}.output")
     return {**item, "type": kind}
 
 

@@ -42,6 +42,7 @@ _SAME = (
     "priority",
     "cache_salt",
     "chat_template_kwargs",
+    "structured_outputs",
     "user",
     "prompt_cache_key",
     "prompt_cache_retention",
@@ -163,6 +164,7 @@ def _chat(
         "tool_choice": chat_tool_choice(body.tool_choice, toolbox),
         "max_completion_tokens": body.max_output_tokens,
         "response_format": _response_format(body),
+        "stream": bool(body.stream and not body.background),
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
     }
     if not toolbox.functions:

@@ -11,6 +11,7 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from kokuban.core.errors import RequestError
 from kokuban.core.parameters import MAX_LOGPROBS
 from kokuban.server.cache_models import CacheFields, Strict
+from kokuban.server.output_format import FORM_FIELDS
 from kokuban.server.parameters_served import MAX_BIASES, MAX_SALT_LENGTH, MAX_TOOLS
 from kokuban.server.responses.items import MODELS, ItemDict, check_items
 
@@ -29,6 +30,10 @@ REFUSED = {
     "max_completion_tokens": _OUTPUT,
     "n": "a response has one answer; use /v1/chat/completions",
     "response_format": "use text.format",
+} | {
+    name: "use text.format, or structured_outputs"
+    for name in FORM_FIELDS
+    if name not in ("response_format", "structured_outputs")
 }
 """Known fields that would change the answer and that we do not serve, with the way out."""
 
@@ -130,6 +135,7 @@ class ResponseRequest(CacheFields):
     priority: int | None = None
     cache_salt: str | None = Field(None, min_length=1, max_length=MAX_SALT_LENGTH)
     chat_template_kwargs: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _served(self) -> "ResponseRequest":
@@ -143,10 +149,14 @@ class ResponseRequest(CacheFields):
             )
         return self
 
-    @field_validator("input", mode="after")
+    @field_validator("input", mode="before")
     @classmethod
-    def _readable(cls, value: str | list[Any] | None) -> str | list[Any] | None:
-        return check_items(value) if isinstance(value, list) else value
+    def _readable(cls, value: object) -> object:
+        if isinstance(value, list):
+            return check_items(value)
+        if value is None or isinstance(value, str):
+            return value
+        raise ValueError("must be a text or a list of items")
 
     @property
     def items(self) -> list[ItemDict]:

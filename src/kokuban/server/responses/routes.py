@@ -34,6 +34,7 @@ from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
 from kokuban.server.settings import ServerSettings
+from kokuban.server.tool_choice import plan_tools
 from kokuban.server.turn import begin_turn
 
 MAX_PAGE = 100
@@ -81,9 +82,9 @@ async def count_input_tokens(request: Request) -> Response:
     ask = await _ask(request)
     serving = serving_of(request)
     serving.check_model(ask.chat.model)
-    if ask.chat.tool_choice == "none":
-        ask.chat.tools = None
     try:
+        if not plan_tools(ask.chat).tools:
+            ask.chat.tools = None
         prompt = await serving.encode_chat(ask.chat, ask.num_bytes)
     except RequestError as error:
         raise in_our_words(error) from None
