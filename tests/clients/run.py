@@ -31,14 +31,19 @@ HERE = Path(__file__).resolve().parent
 NODE_CLIENTS = ("openai-node", "anthropic-node", "ai-sdk", "ai-sdk-responses")
 TIMEOUT_S = 240
 WEATHER = call_text("get_weather", {"city": "Paris"})
-FINAL = call_text("final_answer", {"answer": ANSWER})
+SCRIPTS = {
+    "smolagents": (call_text("final_answer", {"answer": ANSWER}), ANSWER),
+    "instructor": (call_text("Weather", {"city": "Paris"}), '{"city": "Paris"}'),
+}
+"""What the model calls and answers for those that want something else."""
+
 LINE = re.compile(r"\b(?:chat|responses|messages)\b.*?prompt=(\d+).*?cached=(\d+)")
 
 
 @contextmanager
-def server(directory: Path, call: str) -> Iterator[Child]:
+def server(directory: Path, call: str, answer: str = ANSWER) -> Iterator[Child]:
     """A server with a scripted model."""
-    write_model(directory / "model", call, ANSWER)
+    write_model(directory / "model", call, answer)
     with serving(directory / "model", directory / "cache", "--threads", "2") as child:
         yield child
 
@@ -68,8 +73,7 @@ def prompts(child: Child) -> list[tuple[int, int]]:
 
 
 def python_client(name: str, python: Path, directory: Path) -> str | None:
-    call = FINAL if name == "smolagents" else WEATHER
-    with server(directory, call) as child:
+    with server(directory, *SCRIPTS.get(name, (WEATHER, ANSWER))) as child:
         command = [str(python), str(HERE / "python_clients.py"), child.url, "m", name]
         environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         log = directory / "client.log"

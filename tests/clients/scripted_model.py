@@ -3,8 +3,8 @@ it answers.
 
 Llama's architecture with every weight of attention and MLP at zero, the identity as embedding, and
 an output head with a single 1 in each column: the next token depends on the last one alone. The
-chat template ends a prompt with one of two cue tokens, and each cue is followed by its text, which
-is one token. So any client can be led through a tool loop by a server that computes for real.
+chat template ends a prompt with one of two cue tokens, and each cue is followed by its text, of
+which the sentence, or what stands between the marks of the call, is one token. So any client can be led through a tool loop by a server that computes for real.
 """
 
 import json
@@ -12,7 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from tests.fakes_text import FIRST_PIECE, IM_END, byte_tokenizer_json
+from tests.fakes_text import (
+    FIRST_PIECE,
+    IM_END,
+    TOOL_CALL,
+    TOOL_CALL_END,
+    byte_tokenizer_json,
+)
 from tests.unit.weights.small_models import safetensors_bytes
 
 HIDDEN = VOCABULARY = 512
@@ -42,9 +48,8 @@ Answer with <tool_call>{"name": ..., "arguments": ...}</tool_call> to call one o
 
 
 def call_text(name: str, arguments: object) -> str:
-    """A call as Hermes and Qwen write it."""
-    call = json.dumps({"name": name, "arguments": arguments})
-    return f"<tool_call>\n{call}\n</tool_call>"
+    """What stands between the marks of a call, as Hermes and Qwen write it."""
+    return "\n" + json.dumps({"name": name, "arguments": arguments}) + "\n"
 
 
 def write_model(directory: Path, call: str, answer: str) -> None:
@@ -52,7 +57,7 @@ def write_model(directory: Path, call: str, answer: str) -> None:
 
     Args:
         directory: made if it is not there.
-        call: what the model says where tools are offered and no result is there yet.
+        call: what the model calls where tools are offered and no result is there yet.
         answer: what it says otherwise.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -87,7 +92,7 @@ def write_model(directory: Path, call: str, answer: str) -> None:
 
 def _weights() -> dict[str, npt.NDArray[np.float32]]:
     head = np.zeros((VOCABULARY, HIDDEN), np.float32)
-    follows = {CUE_CALL: CALL, CUE_ANSWER: ANSWER, CALL: IM_END, ANSWER: IM_END}
+    follows = {CUE_CALL: TOOL_CALL, TOOL_CALL: CALL, CALL: TOOL_CALL_END, CUE_ANSWER: ANSWER}
     for token in range(VOCABULARY):
         head[follows.get(token, IM_END), token] = 1
     layer = "model.layers.0"

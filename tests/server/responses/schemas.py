@@ -14,15 +14,16 @@ from tests.shared_data import shared_data
 
 @cache
 def _document() -> Any:
-    return _with_null(json.loads(shared_data("openai/openapi.json").read_text()))
+    return with_null(json.loads(shared_data("openai/openapi.json").read_text()))
 
 
-def _with_null(schema: Any) -> Any:
+def with_null(schema: Any) -> Any:
+    """The same in JSON Schema's own words."""
     if isinstance(schema, list):
-        return [_with_null(each) for each in schema]
+        return [with_null(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    changed = {key: _with_null(value) for key, value in schema.items() if key != "discriminator"}
+    changed = {key: with_null(value) for key, value in schema.items() if key != "discriminator"}
     if changed.pop("nullable", False) is True:
         return {"anyOf": [changed, {"type": "null"}]}
     return changed

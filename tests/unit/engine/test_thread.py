@@ -90,9 +90,10 @@ def tokens_of(events: list[TokenEvent], name: str) -> list[int]:
 
 
 async def settled(client: EngineThread) -> None:
-    """Wait until the engine has nothing left."""
+    """Wait until the engine has nothing left, and has read all that it was told."""
     while client.stats().running or client.stats().waiting:
         await asyncio.sleep(0)
+    await client.reset_prefix_cache()
 
 
 async def test_each_request_gets_its_own_tokens_and_one_end() -> None:

@@ -22,6 +22,7 @@ class Snapshot:
     cached_tokens: int = 0
     preemptions: int = 0
     failed_requests: int = 0
+    restarts: int = 0
     recomputed_tokens: int = 0
     drafts: int = 0
     drafted_tokens: int = 0

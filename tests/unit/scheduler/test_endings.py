@@ -244,7 +244,7 @@ def test_a_group_is_added_as_a_whole_or_not_at_all() -> None:
     requests = [make_request(name) for name in "abcd"]
 
     with pytest.raises(
-        RequestError, match="n=4 choices at once are more than the 1 that may run and the 2"
+        RequestError, match="4 choices or inputs at once are more than the 1 that may run and the 2"
     ):
         bench.scheduler.add_group(requests, 0.0)
     with pytest.raises(PromptTooLong):

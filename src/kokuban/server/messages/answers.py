@@ -125,9 +125,9 @@ def event(body: Tagged) -> bytes:
     return named(str(type(body).__struct_config__.tag), body)
 
 
-class _Ping(Tagged, tag="ping", frozen=True, kw_only=True):
+class Ping(Tagged, tag="ping", frozen=True, kw_only=True):
     pass
 
 
-PING = event(_Ping())
+PING = event(Ping())
 """After the beginning, and where nothing else comes for a while."""

@@ -1,0 +1,119 @@
+"""The documents that answers are held against, and the events of their streams."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema_rs
+from tests.server.responses.schemas import with_null
+
+OPENAI_OPERATIONS = (
+    "createChatCompletion",
+    "createCompletion",
+    "createEmbedding",
+    "listModels",
+    "retrieveModel",
+    "createResponse",
+    "getResponse",
+    "deleteResponse",
+    "cancelResponse",
+    "listInputItems",
+)
+_ENVELOPE = {
+    "description": "Anything that is no success.",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}},
+}
+_EVENTS = {"createCompletion": {"$ref": "#/components/schemas/CreateCompletionResponse"}}
+"""What OpenAI's document leaves out of its answers, though it says so in words."""
+
+STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A description of an API, ready for Schemathesis."""
+
+    name: str
+    raw: dict[str, Any]
+    base: str
+    """What its paths are below."""
+
+    has_negative: bool
+    """Whether it is strict enough that what it does not allow must be refused."""
+
+    _validators: dict[str, Any] = field(default_factory=dict)
+
+    def operations(self) -> dict[str, dict[str, Any]]:
+        """By `operationId`."""
+        return {
+            operation["operationId"]: operation
+            for methods in self.raw["paths"].values()
+            for operation in methods.values()
+        }
+
+    def events_of(self, operation: str) -> dict[str, Any] | None:
+        """The schema of the data of an operation's events; None: it has no streams."""
+        answers = self.operations()[operation]["responses"]["200"].get("content", {})
+        return answers[STREAM]["schema"] if STREAM in answers else None
+
+    def problem(self, operation: str, data: Any) -> str | None:
+        """What an event of an operation has that no schema allows; None: nothing."""
+        if (validator := self._validators.get(operation)) is None:
+            schema = {**(self.events_of(operation) or {}), "components": self.raw["components"]}
+            validator = jsonschema_rs.Draft202012Validator(schema)
+            self._validators[operation] = validator
+        found = next(validator.iter_errors(data), None)
+        return None if found is None else f"{found.instance_path}: {found.message[:300]}"
+
+
+def own_document(url: str) -> Document:
+    """Ours, without the feeds that never end."""
+    raw = httpx.get(f"{url}/openapi.json").json()
+    for path, methods in list(raw["paths"].items()):
+        raw["paths"][path] = {
+            method: operation
+            for method, operation in methods.items()
+            if list(operation["responses"]["200"]["content"]) != [STREAM]
+        }
+    return Document("kokuban", raw, url, has_negative=True)
+
+
+def openai_document(path: Path, url: str) -> Document:
+    """OpenAI's: the operations that are served, with the errors that it tells of in words only."""
+    raw = with_null(json.loads(path.read_text()))
+    paths: dict[str, Any] = {}
+    for place, methods in raw["paths"].items():
+        for method, operation in methods.items():
+            if operation["operationId"] in OPENAI_OPERATIONS:
+                paths.setdefault(place, {})[method] = _completed(operation)
+    raw = {key: raw[key] for key in ("openapi", "info", "components")} | {"paths": paths}
+    raw["components"].pop("securitySchemes", None)
+    return Document("OpenAI", raw, f"{url}/v1", has_negative=False)
+
+
+def _completed(operation: dict[str, Any]) -> dict[str, Any]:
+    responses = {"200": operation["responses"]["200"], "default": _ENVELOPE}
+    if (events := _EVENTS.get(operation["operationId"])) is not None:
+        responses["200"]["content"][STREAM] = {"schema": events}
+    return {**operation, "responses": responses, "security": []}
+
+
+def event_data(body: bytes) -> Sequence[bytes]:
+    """The data of each event of a stream, in order. Comments are left out.
+
+    Raises:
+        ValueError: something is no event.
+    """
+    found: list[bytes] = []
+    for event in body.split(b"\n\n"):
+        lines = [line for line in event.split(b"\n") if line and not line.startswith(b":")]
+        data = [line[6:] for line in lines if line.startswith(b"data: ")]
+        if lines and len(data) != 1:
+            raise ValueError(f"an event without one line of data: {event[:200]!r}")
+        found += data
+    if body and not body.endswith(b"\n\n"):  # Nothing may follow the place that was asked for.
+        raise ValueError(f"the stream ends within an event: {body[-200:]!r}")
+    return found
