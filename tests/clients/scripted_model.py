@@ -4,7 +4,8 @@ it answers.
 Llama's architecture with every weight of attention and MLP at zero, the identity as embedding, and
 an output head with a single 1 in each column: the next token depends on the last one alone. The
 chat template ends a prompt with one of two cue tokens, and each cue is followed by its text, of
-which the sentence, or what stands between the marks of the call, is one token. So any client can be led through a tool loop by a server that computes for real.
+which the sentence, or what stands between the marks of the call, is one token. So any client can be
+led through a tool loop by a server that computes for real.
 """
 
 import json

@@ -14,6 +14,7 @@ from kokuban.server import sessions as session_routes
 from kokuban.server.messages import answers as messages
 from kokuban.server.messages import errors as messages_errors
 from kokuban.server.messages import models as messages_models
+from kokuban.server.parameters_served import MAX_SESSION_LENGTH
 from kokuban.server.responses import bodies as responses
 from kokuban.server.responses import events
 from kokuban.server.responses.request import ResponseRequest
@@ -127,7 +128,7 @@ QUERIES: Mapping[str, Mapping[str, dict[str, Any]]] = {
 }
 """What may stand behind a path, with its schema."""
 
-_SESSION = {"type": "string", "minLength": 1, "maxLength": session_routes.MAX_SESSION_LENGTH}
+_SESSION = {"type": "string", "minLength": 1, "maxLength": MAX_SESSION_LENGTH}
 PATH_SCHEMAS: Mapping[str, dict[str, Any]] = {"session": _SESSION}
 """Of what stands in a path, where it is not any text."""
 
