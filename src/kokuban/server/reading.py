@@ -33,8 +33,9 @@ class Reader:
     def parser(self) -> AnswerParser:
         """A parser for one choice."""
         style = self.serving.chat_template.style
+        is_bound = self.plan.is_bound and not self.plan.is_forced
         return AnswerParser(
-            style.calls,
+            style.calls.only_marked() if is_bound else style.calls,
             tools=self.plan.parameter_names if self._reads_calls else {},
             max_calls=self.plan.max_calls,
             reasons=style.reasons,

@@ -75,18 +75,16 @@ class AnswerGrammar:
         return self._grammar("calls", self._calls(tools, max_calls))
 
     def free(self, tools: Sequence[OfferedTool], max_calls: int | None) -> str:
-        """Words, calls, or words and then calls."""
-        style = self.style.calls
-        lead = style.head + style.before_call
-        if not lead:
+        """Words, calls, or words and then calls. Calls are bound where they are marked; read them
+        by `CallStyle.only_marked`."""
+        mark = self.style.calls.mark
+        if mark is None:
             return self._grammar("(WORDS | LINES? calls)", self._calls(tools, max_calls) + _LINES)
-        mark = next(opener.text for opener in style.openers if lead.startswith(opener.text))
-        words = "WORDS" if style.bare else "ANYTHING"
-        rules = _LINES if style.bare else ""
+        words, rules = "ANYTHING", ""
         if self.thoughts is Thoughts.MAY_BEGIN:
-            rules += f"UNTHINKING: {words} & ~/{_THINKING}/\n"
-            words = "UNTHINKING"
-        rules += self._calls(tools, max_calls, skip=mark) + self._until("until_mark", words, mark)
+            words, rules = "UNTHINKING", f"UNTHINKING: ANYTHING & ~/{_THINKING}/\n"
+        rules += self._calls(tools, max_calls, skip=mark.text)
+        rules += self._until("until_mark", words, mark.text)
         return self._grammar(f"({words} | until_mark calls)", rules)
 
     def formed(self, form: str, tools: Sequence[OfferedTool], max_calls: int | None) -> str:
@@ -98,7 +96,7 @@ class AnswerGrammar:
         """
         what = "(@form | calls)" if tools else "@form"
         # A brace may begin both: only as JSON can they go on side by side.
-        as_json = not (self.style.calls.head or self.style.calls.before_call)
+        as_json = self.style.calls.mark is None
         calls = self._calls(tools, max_calls, as_json=as_json) if tools else ""
         grammars = json.loads(self._grammar(what, calls))["grammars"]
         [named, *others] = json.loads(form)["grammars"]

@@ -7,12 +7,13 @@ r"""How model families write tool calls: what opens them, and which form is writ
     gemma     as llama3; it also puts calls into fences, and Python into ```tool_code
     generic   any of these
 
-What is read is wider than what is written: see `call_region`.
+What is read is wider than what is written: small models also put the calls of a marked form into
+a fence, or write them bare. See also `call_region`.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 
@@ -53,6 +54,17 @@ class CallStyle:
         texts = (self._call(call["name"], call["arguments"]) for call in calls)
         return self.head + self.between.join(texts) + self.tail
 
+    @property
+    def mark(self) -> Opener | None:
+        """What opens the calls that are written; None: a brace at the start of a line."""
+        lead = self.head + self.before_call
+        return next((each for each in self.openers if lead.startswith(each.text)), None)
+
+    def only_marked(self) -> "CallStyle":
+        """The same form, read only where it is marked as it is written; itself without a mark."""
+        mark = self.mark
+        return self if mark is None else replace(self, openers=(mark,), bare=False)
+
     def _call(self, name: str, arguments: Any) -> str:
         call = {"name": name, self.arguments_key: arguments}
         return self.before_call + json.dumps(call, ensure_ascii=False) + self.after_call
@@ -69,10 +81,19 @@ _FENCES = (
 )
 
 _HERMES = CallStyle(
-    name="hermes", openers=(TAG,), before_call="<tool_call>\n", after_call="\n</tool_call>"
+    name="hermes",
+    openers=(TAG, *_FENCES),
+    bare=True,
+    before_call="<tool_call>\n",
+    after_call="\n</tool_call>",
 )
 _SMOLLM2 = CallStyle(
-    name="smollm2", openers=(TAG,), head="<tool_call>[", between=", ", tail="]</tool_call>"
+    name="smollm2",
+    openers=(TAG, *_FENCES),
+    bare=True,
+    head="<tool_call>[",
+    between=", ",
+    tail="]</tool_call>",
 )
 _LLAMA3 = CallStyle(
     name="llama3", openers=(_PYTHON_TAG,), bare=True, arguments_key="parameters", between="; "

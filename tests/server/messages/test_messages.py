@@ -477,7 +477,7 @@ async def test_the_description_has_the_routes() -> None:
     schemas = document["components"]["schemas"]
     assert "max_tokens" in schemas["MessagesRequest"]["required"]
     assert schemas["MessagesError"]["required"] == ["type", "error", "request_id"]
-    [error] = post["responses"]["default"]["content"].values()
+    [error] = post["responses"]["400"]["content"].values()
     assert error["schema"]["$ref"].endswith("/MessagesError")
     counted = document["paths"][f"{PATH}/count_tokens"]["post"]["responses"]["200"]["content"]
     assert counted["application/json"]["schema"]["$ref"].endswith("/TokenCount")

@@ -218,7 +218,7 @@ async def fall_behind(
     client: EngineThread, executor: FakeExecutor, reading: AsyncIterator[TokenEvent]
 ) -> TokenEvent:
     """Read one event and no more until the engine has suspended the reader's requests."""
-    executor.permits = threading.Semaphore(MAX_UNREAD + 20)
+    executor.permits = threading.Semaphore(MAX_UNREAD + 8)  # fewer than the tokens of an answer
     first = await anext(reading)
     core = client._core
     async with asyncio.timeout(10):

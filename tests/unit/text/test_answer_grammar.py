@@ -86,6 +86,8 @@ def test_a_limit_of_calls_is_kept(style: str) -> None:
 def test_words_are_free_until_a_call_begins(style: str) -> None:
     grammar = grammar_of(style).free([tool()], None)
 
+    if STYLES[style].mark is not None:
+        assert matches(grammar, 'int f()\n{\n}\n[1]\n{"name": "f"}')
     for text in ("", "Hello.", "A {brace} or [two],\n\n  and `code`.\n", "< <tool [TOOL"):
         assert matches(grammar, text)
     assert matches(grammar, called(style, OSLO))

@@ -68,6 +68,8 @@ def read(style: str, pieces: Iterable[str], **options: Any) -> list[tuple[str, .
          [F]),
         ("hermes", '<tool_call>{"type": "function", "function": {"name": "f", "arguments": {"a": 1}'
          "}}</tool_call>", [F]),
+        ("hermes", f"```json\n{CALL}\n```", [F]),
+        ("hermes", f"So:\n{CALL}", [("text", "So:"), F]),
         ("smollm2", f"<tool_call>[{CALL}]</tool_call>", [F]),
         ("smollm2", f"<tool_call>[{CALL}, {CALL}]</tool_call>", [F, F]),
         ("llama3", LLAMA, [F]),
@@ -109,7 +111,7 @@ def test_calls_are_read_in_the_form_of_the_family(
         ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
         ("hermes", '<tool_call>{"name": "f", "arguments": "no"}</tool_call>'),
         ("hermes", '<tool_call>{"name": "f", "argu'),
-        ("hermes", LLAMA),
+        ("mistral", LLAMA),
         ("llama3", '{"name": "f"}'),
         ("llama3", '{"result": {"name": "f", "parameters": {}}}'),
         ("llama3", '{"name": "Bob", "age": 3}\n'),
@@ -226,6 +228,16 @@ def test_further_calls_are_dropped_beyond_a_limit() -> None:
     text = f"One.\n<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>"
 
     assert read("hermes", text, max_calls=1) == [("text", "One."), F]
+
+
+def test_a_marked_form_can_be_read_where_it_is_marked_only() -> None:
+    text = f"{CALL}\n```json\n{CALL}\n```\n"
+    parser = AnswerParser(STYLES["hermes"].only_marked(), tools=TOOLS)
+
+    parts = [*parser.feed(text), *parser.feed(f"<tool_call>{CALL}</tool_call>"), *parser.finish()]
+
+    assert joined(parts) == [("text", text.rstrip()), F]
+    assert STYLES["llama3"].only_marked() is STYLES["llama3"]
 
 
 def test_without_tools_calls_are_text() -> None:
