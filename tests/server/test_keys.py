@@ -230,6 +230,20 @@ async def test_a_key_of_the_command_line_may_infer_and_read_metrics_an_admin_key
     }
 
 
+async def test_the_log_has_a_tenants_name_and_nothing_made_of_a_key(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    app = make_app(served(), api_keys=(CAROL,), api_key_file=str(file))
+    async with client_of(app) as http:
+        for key in (ALICE, CAROL):
+            await http.post("/v1/completions", json=BODY, headers={"x-api-key": key})
+
+    facts = [r.__dict__["facts"] for r in caplog.records if r.name == "kokuban.server.record"]
+    assert [each.get("kokuban.tenant") for each in facts] == ["alice", None]
+    assert "key-" not in str(facts)
+
+
 async def test_a_key_is_never_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """B94"""
     caplog.set_level(logging.DEBUG)

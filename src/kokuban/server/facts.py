@@ -6,6 +6,8 @@ begin with `kokuban.` are ours, for what the conventions have no name for.
 
 from typing import TYPE_CHECKING
 
+from kokuban.server.key_file import NAMED
+
 if TYPE_CHECKING:
     from kokuban.server.record import Record
 
@@ -38,7 +40,7 @@ def facts_of(record: "Record") -> dict[str, Fact]:
         "kokuban.api": record.api,
         "kokuban.finish": record.finish,
         "kokuban.client_id": None if record.client_id == "-" else record.client_id,
-        "kokuban.tenant": record.tenant or None,
+        "kokuban.tenant": _named(record.tenant),
     }
     if usage is not None:
         found["kokuban.queue_s"] = usage.queue_s
@@ -46,6 +48,12 @@ def facts_of(record: "Record") -> dict[str, Fact]:
         found["kokuban.decode_s"] = usage.decode_s
         found["kokuban.preemptions"] = usage.preemptions
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _named(tenant: str) -> str | None:
+    """A tenant by the name that the operator gave. That of a key without one is made of the key,
+    and would let who reads the log try keys."""
+    return tenant.removeprefix(NAMED) if tenant.startswith(NAMED) else None
 
 
 def operation_of(record: "Record") -> str:

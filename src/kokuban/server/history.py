@@ -8,7 +8,7 @@ Lives on the event loop. Comparing may be done by a worker thread: see `nearest`
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kokuban.server.record import Record
 
@@ -51,10 +51,11 @@ class History:
 
     Args:
         max_requests: of one tenant; 0: none is remembered.
-        max_tokens: of one tenant, prompts and outputs together.
+        max_tokens: tells how many of one tenant, prompts and outputs together; asked each time,
+            since tenants that share `MAX_TOKENS` may come while the server runs.
     """
 
-    def __init__(self, max_requests: int, max_tokens: int) -> None:
+    def __init__(self, max_requests: int, max_tokens: Callable[[], int]) -> None:
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._rings: dict[str, _Ring] = {}
@@ -100,5 +101,6 @@ class History:
         self._trim(ring)
 
     def _trim(self, ring: _Ring) -> None:
-        while len(ring.records) > self._max_requests or ring.num_tokens > self._max_tokens:
+        max_tokens = self._max_tokens()
+        while len(ring.records) > self._max_requests or ring.num_tokens > max_tokens:
             ring.drop(next(iter(ring.records.values())))

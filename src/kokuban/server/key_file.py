@@ -25,6 +25,9 @@ MAX_KEYS = 1024
 
 MIN_KEY_LENGTH = 8
 
+NAMED = "name-"
+"""What the tenants of named keys begin with."""
+
 _NAME = re.compile(r"[\w.\-]{1,64}", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FIELDS = frozenset(
@@ -122,7 +125,7 @@ def _entry(name: str, fields: Any) -> KeyEntry:
         digest=_digest(where, fields),
         scopes=_scopes(where, fields.get("scopes", ["infer"])),
         # A name survives the key: who changes keys keeps sessions, cache and share.
-        tenant=f"name-{tenant}",
+        tenant=NAMED + tenant,
         requests_per_minute=_number(where, fields, "requests_per_minute"),
         tokens_per_minute=_number(where, fields, "tokens_per_minute"),
         max_concurrent=None if concurrent is None else int(concurrent),

@@ -93,16 +93,16 @@ class KeyRing:
             self._file.identity = _identity(self._file.path)
             self._file.checked_s = self._clock.now()
             self._file.known = self._read(self._file.path)
+        self._count_tenants()
 
     @property
     def is_open(self) -> bool:
         """Whether there are no keys, so that everybody may come in."""
         return self._file is None and not self._fixed
 
-    @property
-    def num_tenants(self) -> int:
+    def _count_tenants(self) -> None:
+        self.num_tenants = max(1, len({known.caller.tenant for known in self._all()}))
         """Different tenants; 1 for everybody."""
-        return max(1, len({known.caller.tenant for known in self._all()}))
 
     @property
     def may_grow(self) -> bool:
@@ -140,6 +140,7 @@ class KeyRing:
         except ConfigError as error:
             _log.error("the API keys stay as they were: %s", error)
             return
+        self._count_tenants()
         _log.info("read %d API keys from %s", len(file.known), file.path)
 
     def _read(self, path: Path) -> list[_Known]:

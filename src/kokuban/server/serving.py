@@ -210,7 +210,7 @@ def new_serving(
         tracer=_tracer(settings),
         metrics=metrics,
         longest_token=_longest_token(model.tokenizer),
-        history=History(settings.explain_requests, MAX_TOKENS // keys.num_tenants),
+        history=History(settings.explain_requests, lambda: MAX_TOKENS // keys.num_tenants),
     )
 
 

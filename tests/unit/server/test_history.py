@@ -42,7 +42,7 @@ def names(history: History, tenant: str = "") -> list[str]:
 
 
 def test_the_oldest_request_is_forgotten_first_and_by_tenant() -> None:
-    history = History(2, 1000)
+    history = History(2, lambda: 1000)
     for name in ("a", "b", "c"):
         history.add(record(name), [[1, 2]])
     history.add(record("d", "other"), [[1, 2]])
@@ -56,7 +56,7 @@ def test_the_oldest_request_is_forgotten_first_and_by_tenant() -> None:
 
 
 def test_tokens_are_bounded_with_the_outputs_of_what_has_ended() -> None:
-    history = History(10, 10)
+    history = History(10, lambda: 10)
     first, second = record("first"), record("second")
     history.add(first, [[1, 2, 3]])
     history.add(second, [[1, 2, 3]])
@@ -70,7 +70,7 @@ def test_tokens_are_bounded_with_the_outputs_of_what_has_ended() -> None:
 
 
 def test_what_is_forgotten_while_it_runs_collects_nothing_more_and_never_comes_back() -> None:
-    history = History(1, 1000)
+    history = History(1, lambda: 1000)
     first = record("first")
     history.add(first, [[1, 2]])
     say(first, 3)
@@ -84,14 +84,14 @@ def test_what_is_forgotten_while_it_runs_collects_nothing_more_and_never_comes_b
 
 
 def test_a_prompt_that_is_too_large_is_not_remembered() -> None:
-    history = History(10, 3)
+    history = History(10, lambda: 3)
     history.add(record("large"), [[1, 2, 3, 4]])
 
     assert (names(history), history.num_tokens("")) == ([], 0)
 
 
 def test_many_short_prompts_count_more_than_their_tokens() -> None:
-    history = History(10, 1000)
+    history = History(10, lambda: 1000)
     history.add(record("two"), [[1], [2, 3]])
     assert history.num_tokens("") == 3 + 64
 
@@ -101,7 +101,7 @@ def test_many_short_prompts_count_more_than_their_tokens() -> None:
 
 
 def test_with_nothing_to_remember_no_token_is_kept() -> None:
-    history, one = History(0, 1000), record("one")
+    history, one = History(0, lambda: 1000), record("one")
     history.add(one, [[1, 2]])
     say(one, 2)
     one.end()
@@ -110,7 +110,7 @@ def test_with_nothing_to_remember_no_token_is_kept() -> None:
 
 
 def test_what_was_refused_is_of_no_use() -> None:
-    history, one = History(5, 1000), record("one")
+    history, one = History(5, lambda: 1000), record("one")
     history.add(one, [[1, 2]])
     one.end("refused")
 
@@ -118,7 +118,7 @@ def test_what_was_refused_is_of_no_use() -> None:
 
 
 def test_the_latest_resets_are_kept() -> None:
-    history = History(5, 1000)
+    history = History(5, lambda: 1000)
     for second in range(20):
         history.note_reset(float(second))
 
