@@ -84,7 +84,10 @@ def test_two_answers_stay_two_messages() -> None:
 
 
 def test_thoughts_that_no_answer_follows_are_left_out() -> None:
-    assert messages_of(thought("hm"), user()) == [{"role": "user", "content": "q"}]
+    assert messages_of(thought("hm"), user(), said("so")) == [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "so"},
+    ]
 
 
 def test_a_call_that_was_cut_off_is_left_out() -> None:

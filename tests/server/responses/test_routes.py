@@ -112,6 +112,14 @@ async def test_the_events_of_a_stream_come_in_the_order_of_openais() -> None:
     assert events[-1]["response"]["usage"]["output_tokens"] == 3
 
 
+async def test_a_streamed_response_is_kept_like_a_whole_one() -> None:
+    async with client(model_of()) as http:
+        events = await stream(http)
+        found = await http.get(f"/v1/responses/{events[0]['response']['id']}")
+
+    assert found.json() == events[-1]["response"]
+
+
 async def test_the_limit_makes_a_response_incomplete() -> None:
     async with client(model_of()) as http:
         answer = await ask(http, max_output_tokens=1)
