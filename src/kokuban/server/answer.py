@@ -7,8 +7,9 @@ completion) is not known here: see `Form`.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Protocol
 
 from starlette.responses import Response
@@ -182,14 +183,16 @@ class EventStream(Answer):
         keeper = asyncio.create_task(self._keep_open(send))
         try:
             async for delta in deltas:
-                await self._send(self._events.events(delta), send)
+                await self._send(partial(self._events.events, delta), send)
         finally:
             keeper.cancel()
         connection.close()
-        await self._send(self._events.closing(), send, last=True)
+        await self._send(self._events.closing, send, last=True)
 
-    async def _send(self, data: bytes, send: Send, *, last: bool = False) -> None:
+    async def _send(self, make: Callable[[], bytes], send: Send, *, last: bool = False) -> None:
+        """Send what is made now: the form is asked in the order of the stream, opening first."""
         async with self._sending:
+            data = (b"" if self._started else self._events.opening()) + make()
             if not self._started:
                 self._started = True
                 await send(
@@ -199,26 +202,25 @@ class EventStream(Answer):
                         "headers": self.raw_headers,
                     }
                 )
-                data = self._events.opening() + data
             if data or last:
                 self._silent = False
                 await send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def _keep_open(self, send: Send) -> None:
         await asyncio.sleep(self._commit_after_s)
-        await self._send(b"", send)
+        await self._send(bytes, send)
         while True:
             self._silent = True
             await asyncio.sleep(self._ping_s)
             if self._silent:
-                await self._send(self._keep_alive, send)
+                await self._send(lambda: self._keep_alive, send)
 
     async def _fail(self, error: Exception, send: Send) -> None:
         if not self._started:
             raise error
         if not isinstance(error, KokubanError):
             _log.error("request %s failed", self._record.request_id, exc_info=error)
-        await self._send(self._events.failed(failure(error)), send, last=True)
+        await self._send(partial(self._events.failed, failure(error)), send, last=True)
 
 
 def respond(

@@ -103,7 +103,7 @@ class Background:
         run = Run(form=form, record=record, entry=entry, connection=connection)
         self._runs[entry.id] = run
         self._store.put(entry)
-        self._tell(run, form.first_frames)
+        self._tell(run, form.first_frames())
         run.task = asyncio.create_task(self._run(run, deltas))
         await asyncio.sleep(0)  # From here on it can be interrupted.
         return run

@@ -110,7 +110,6 @@ class ResponseForm:
         )
         self._final = b""
         self._next = 0
-        self.first_frames = self._first()
 
     def add(self, delta: TextDelta) -> None:
         self.status = "in_progress"
@@ -122,7 +121,7 @@ class ResponseForm:
         return self.as_json()
 
     def opening(self) -> bytes:
-        return b"".join(self.first_frames)
+        return b"".join(self.first_frames())
 
     def events(self, delta: TextDelta) -> bytes:
         return b"".join(self.frames(delta))
@@ -134,6 +133,12 @@ class ResponseForm:
 
     def failed(self, failure: Failure) -> bytes:
         return b"".join(self.fail(failure))
+
+    def first_frames(self) -> list[bytes]:
+        """The events before all others, each alone."""
+        snapshot = Raw(self.as_json())
+        kind = events.Queued if self._body.background else events.InProgress
+        return self._write([events.Created(response=snapshot), kind(response=snapshot)])
 
     def frames(self, delta: TextDelta) -> list[bytes]:
         """The events of a delta, each alone."""
@@ -168,12 +173,6 @@ class ResponseForm:
         outputs = msgspec.json.encode(items) if items else b""
         ids = tuple(item.id for item in items)
         return new_node(self._previous, self._inputs, outputs, ids)
-
-    def _first(self) -> list[bytes]:
-        """The events before all others. They are sent behind the first delta's making."""
-        snapshot = Raw(self.as_json())
-        kind = events.Queued if self._body.background else events.InProgress
-        return self._write([events.Created(response=snapshot), kind(response=snapshot)])
 
     def _end(self, status: Status) -> list[bytes]:
         frames = self._write(self._assembly.cut())
