@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -433,6 +434,20 @@ async def test_more_than_the_engine_can_take_is_refused_here(tmp_path: Path) -> 
 
         for task in tasks[:5]:
             assert (await task)[-1].finish is FinishReason.LENGTH
+
+
+async def test_nobody_is_busy_for_who_left_while_a_grammar_was_compiled(tmp_path: Path) -> None:
+    """Otherwise an engine with nothing to do would be given up for ending no step."""
+    plain = make_request("r")
+    request = replace(plain, params=replace(plain.params, grammar="start: /a*/"))
+    with process(tmp_path) as client:
+        asked = asyncio.create_task(events_of(client, request))
+        await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        await client.reset_prefix_cache()  # Comes behind the cancellation.
+
+        assert not client.busy
 
 
 def test_a_watchdog_does_not_count_the_time_that_it_slept_itself() -> None:

@@ -126,10 +126,12 @@ class Pending:
     def cancel(self, request_id: RequestId) -> None:
         """Nobody waits for a request any more."""
         self._boxes.forget(request_id)
-        for group in self._groups.values():
+        for number, group in tuple(self._groups.items()):
             if request_id in group.request_ids:
                 group.request_ids.remove(request_id)
                 self.release(1)
+                if not group.request_ids:  # One that waits for its grammar gets no answer now.
+                    del self._groups[number]
         self._send(wire.encode(wire.Cancel((request_id,))))
 
     def suspend(self, request_ids: Collection[RequestId], begins: bool) -> None:
