@@ -1,6 +1,7 @@
 """Do real clients work? Each runs a chat, a stream and a tool loop against `kokuban serve`.
 
-    python -m tests.clients.run --python VENV/bin/python --node FOLDER --programs FOLDER/.bin
+    python -m tests.clients.run --python VENV/bin/python --node FOLDER --programs FOLDER/.bin \\
+        --model qwen.gguf
     python -m tests.clients.run --python VENV/bin/python --only openai,anthropic
 
 VENV holds the Python clients, FOLDER the JavaScript ones (node_modules), FOLDER/.bin the agents;
@@ -16,8 +17,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.clients.agent_programs import AGENTS, Agent
@@ -31,19 +33,16 @@ HERE = Path(__file__).resolve().parent
 NODE_CLIENTS = ("openai-node", "anthropic-node", "ai-sdk", "ai-sdk-responses")
 TIMEOUT_S = 240
 WEATHER = call_text("get_weather", {"city": "Paris"})
-SCRIPTS = {
-    "smolagents": (call_text("final_answer", {"answer": ANSWER}), ANSWER),
-    "instructor": (call_text("Weather", {"city": "Paris"}), '{"city": "Paris"}'),
-}
-"""What the model calls and answers for those that want something else."""
+FORCING = ("instructor", "smolagents")
+"""These force what the model says, token by token: the script cannot follow, a real model can."""
 
 LINE = re.compile(r"\b(?:chat|responses|messages)\b.*?prompt=(\d+).*?cached=(\d+)")
 
 
 @contextmanager
-def server(directory: Path, call: str, answer: str = ANSWER) -> Iterator[Child]:
+def server(directory: Path, call: str) -> Iterator[Child]:
     """A server with a scripted model."""
-    write_model(directory / "model", call, answer)
+    write_model(directory / "model", call, ANSWER)
     with serving(directory / "model", directory / "cache", "--threads", "2") as child:
         yield child
 
@@ -72,8 +71,10 @@ def prompts(child: Child) -> list[tuple[int, int]]:
     return [(int(prompt), int(cached)) for prompt, cached in found]
 
 
-def python_client(name: str, python: Path, directory: Path) -> str | None:
-    with server(directory, *SCRIPTS.get(name, (WEATHER, ANSWER))) as child:
+def python_client(name: str, python: Path, model: Path | None, directory: Path) -> str | None:
+    """One of `python_clients.py`, on a real model if there is one, else on the script."""
+    served = server(directory, WEATHER) if model is None else serving(model, directory / "cache")
+    with served as child:
         command = [str(python), str(HERE / "python_clients.py"), child.url, "m", name]
         environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         log = directory / "client.log"
@@ -132,6 +133,7 @@ def main() -> None:
     parser.add_argument("--python", type=Path, help="python of the environment with the clients")
     parser.add_argument("--node", type=Path, help="folder whose node_modules hold the clients")
     parser.add_argument("--programs", type=Path, help="folder of the agents' programs")
+    parser.add_argument("--model", type=Path, help="a real model, for clients that force a form")
     parser.add_argument("--only", help="names, with commas")
     args = parser.parse_args()
     only = set(args.only.split(",")) if args.only else None
@@ -149,34 +151,25 @@ def main() -> None:
     sys.exit(0 if good else 1)
 
 
-def _clients(args: argparse.Namespace) -> Iterator[tuple[str, object]]:
+def _clients(args: argparse.Namespace) -> Iterator[tuple[str, str | Callable[[Path], str | None]]]:
     """Each client's name, and what runs it or why it cannot run."""
     for name in CLIENTS:
-        yield (
-            name,
-            (lambda directory, name=name: python_client(name, args.python.absolute(), directory))
-            if args.python
-            else "no --python",
-        )
+        if not args.python:
+            yield name, "no --python"
+        elif name in FORCING and not args.model:
+            yield name, "no --model: it forces what the model says"
+        else:
+            model = args.model.resolve() if name in FORCING else None
+            yield name, partial(python_client, name, args.python.absolute(), model)
     for name in NODE_CLIENTS:
-        yield (
-            name,
-            (lambda directory, name=name: node_client(name, args.node.resolve(), directory))
-            if args.node
-            else "no --node",
-        )
+        yield name, partial(node_client, name, args.node.resolve()) if args.node else "no --node"
     for agent in AGENTS:
         if not args.programs:
             yield agent.name, "no --programs"
         elif not (args.programs / agent.program).exists():
             yield agent.name, f"{args.programs / agent.program} is not installed"
         else:
-            yield (
-                agent.name,
-                lambda directory, agent=agent: agent_client(
-                    agent, args.programs.resolve(), directory
-                ),
-            )
+            yield agent.name, partial(agent_client, agent, args.programs.resolve())
 
 
 if __name__ == "__main__":
