@@ -43,7 +43,7 @@ GOOD: dict[str, tuple[str, dict[str, Any]]] = {
 }
 BAD: dict[str, tuple[str, bytes]] = {
     "no JSON": ("/v1/chat/completions", b"{"),
-    "no model": ("/v1/completions", b'{"prompt":"p"}'),
+    "no prompt": ("/v1/completions", b'{"model":"m"}'),
     "another model": ("/v1/embeddings", b'{"model":"x","input":"p"}'),
     "a wrong type": ("/v1/responses", b'{"model":"m","input":7}'),
     "no limit": ("/v1/messages", b'{"model":"m","messages":[{"role":"user","content":"p"}]}'),

@@ -74,7 +74,7 @@ class StreamOptions(Strict):
 class SamplingFields(CacheFields):
     """What chat and completions have in common."""
 
-    model: str = of("model")
+    model: str | None = of("model")
     stream: bool | None = of("stream")
     stream_options: StreamOptions | None = of("stream_options")
     n: int | None = of("n")

@@ -81,8 +81,12 @@ class Serving:
         return "fp_" + blake2b(facts.encode(), digest_size=5).hexdigest()
 
     def check_model(self, asked: str | None) -> None:
-        """Raises `UnknownModel` when another model is asked for."""
-        if asked is not None and asked not in self.model_names:
+        """Raises `UnknownModel` when another model is asked for.
+
+        Args:
+            asked: None or "": the client names none, and means the one that there is.
+        """
+        if asked and asked not in self.model_names:
             raise UnknownModel(asked[:128], self.info.model)
 
     def new_record(self, request: Request, api: str, params: SamplingParams) -> Record:
