@@ -319,7 +319,8 @@ async def test_tokenize_counts_what_chat_counts() -> None:
         back = (await http.post("/detokenize", json={"tokens": tokens["tokens"]})).json()
 
     assert tokens["count"] == len(tokens["tokens"]) == PROMPT_TOKENS
-    assert back == {"prompt": "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n"}
+    text = "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n"
+    assert back == {"prompt": text, "content": text}
 
 
 async def test_tokenize_reads_a_text_and_shows_its_tokens() -> None:

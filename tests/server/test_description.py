@@ -37,6 +37,8 @@ GOOD: dict[str, tuple[str, dict[str, Any]]] = {
     "embedding": ("/v1/embeddings", {"model": "m", "input": ["p", "pp"]}),
     "text to ids": ("/tokenize", {"prompt": "p", "return_token_strs": True}),
     "messages to ids": ("/tokenize", {"messages": CHAT["messages"]}),
+    "content to ids": ("/tokenize", {"content": "é", "with_pieces": True}),
+    "messages to text": ("/apply-template", {"messages": CHAT["messages"]}),
     "ids to text": ("/detokenize", {"tokens": [97, 98]}),
     "count": ("/v1/messages/count_tokens", CHAT),
     "count of input": ("/v1/responses/input_tokens", INPUT),
