@@ -10,6 +10,7 @@ from starlette.responses import Response
 from kokuban.server.body import parse_body, read_json
 from kokuban.server.openai_models import DetokenizeRequest, TokenizeChat, TokenizeText
 from kokuban.server.openai_responses import Text, Tokens, encode
+from kokuban.server.raw_json import UNREADABLE
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, check_token_ids, serving_of
@@ -66,5 +67,5 @@ def _has_messages(raw: bytes) -> bool:
     """Whether the body is a conversation. A body that cannot be read is no conversation."""
     try:
         return "messages" in msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return False
