@@ -164,7 +164,7 @@ def test_a_whole_call_counts_more_than_the_stop_sequence_behind_it(
     assert (event["stop_reason"], event["stop_sequence"]) == expected
 
 
-DEEP = '{"a": %s%s}' % ("[" * 20_000, "]" * 20_000)
+DEEP = '{"a": ' + "[" * 20_000 + "]" * 20_000 + "}"
 
 
 @pytest.mark.parametrize("arguments", ["", "[1]", "1", "{", '{"a": NaN}', "nothing", DEEP])
