@@ -144,6 +144,19 @@ async def test_requests_at_the_same_time_are_counted_until_they_end(stream: bool
     assert refused.headers["retry-after"] == "1"
 
 
+async def test_who_is_at_a_limit_can_still_make_room() -> None:
+    async with client_of(app_of(Clock(), requests_per_minute=1)) as http:
+        taken = await http.post(PATH, json=BODY)
+        refused = await http.post("/tokenize", json={"prompt": "p"})
+        frees = [
+            await http.post("/v1/sessions/s/pause", json={}),
+            await http.post("/v1/responses/resp_a/cancel"),
+        ]
+
+    assert (taken.status_code, refused.status_code) == (200, 429)
+    assert [answer.status_code for answer in frees] == [404, 404]
+
+
 GENERATING = {
     "/v1/chat/completions",
     "/v1/completions",

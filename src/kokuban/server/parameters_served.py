@@ -19,8 +19,8 @@ _ANSWER = (
     Parameter(
         name="model",
         kind="string",
-        meaning="The served name, or one of its other names; see `/v1/models`. Absent or empty: the "
-        "served model.",
+        meaning="The served name, or one of its other names; see `/v1/models`. Absent or empty: "
+        "the served model.",
     ),
     Parameter(
         name="stream",

@@ -17,6 +17,7 @@ from kokuban.server.openai_models import (
     TokenizeText,
 )
 from kokuban.server.openai_responses import Piece, RenderedPrompt, Text, Tokens, encode
+from kokuban.server.raw_json import UNREADABLE
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, check_token_ids, serving_of
@@ -140,5 +141,5 @@ def _names(raw: bytes) -> frozenset[str]:
     """The names of a body's fields; none of a body that cannot be read."""
     try:
         return frozenset(msgspec.json.decode(raw, type=dict[str, msgspec.Raw]))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return frozenset()
