@@ -126,6 +126,17 @@ async def test_usage_can_come_with_every_event() -> None:
     assert [e["usage"]["completion_tokens"] for e in events] == [1, 1, 2, 3, 3, 3]
 
 
+async def test_usage_comes_with_no_event_where_it_is_not_included() -> None:
+    """As vLLM has it: the one option is about the other."""
+    options = {"continuous_usage_stats": True}
+
+    events = events_of(
+        await chat(served(CHAIN, pieces=PIECES), stream=True, stream_options=options)
+    )
+
+    assert all("usage" not in event for event in events)
+
+
 async def test_options_of_a_stream_without_a_stream_are_refused() -> None:
     """Keeps B32 out: docs/bugbank.md."""
     response = await chat(served(CHAIN), stream_options={"include_usage": True})

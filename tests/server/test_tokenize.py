@@ -23,7 +23,12 @@ async def test_a_text_may_be_called_content_as_llama_cpp_has_it(
     async with client(served()) as http:
         answer = await http.post("/tokenize", json={"content": "ab", **fields})
 
-    assert answer.json() == {"count": len(tokens), "max_model_len": 4096, "tokens": tokens}
+    assert answer.json() == {
+        "count": len(tokens),
+        "max_model_len": 4096,
+        "tokens": tokens,
+        "token_strs": None,
+    }
 
 
 async def test_a_piece_that_is_no_text_on_its_own_is_shown_as_bytes() -> None:

@@ -212,6 +212,7 @@ class ChatRequest(TemplateFields, SamplingFields):
 
     parallel_tool_calls: bool | None = of("parallel_tool_calls")
     modalities: list[str] | None = of("modalities")
+    include_reasoning: bool | None = of("include_reasoning")
 
     @field_validator("modalities")
     @classmethod

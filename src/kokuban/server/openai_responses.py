@@ -261,7 +261,7 @@ class Tokens(Struct, frozen=True):
     count: int
     max_model_len: int
     tokens: Sequence[int | Piece]
-    token_strs: list[str] | UnsetType = UNSET
+    token_strs: list[str] | None = None
 
 
 class Text(Struct, frozen=True):

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import msgspec
-from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -119,7 +118,7 @@ async def _tokens(
     tokenizer = serving.model.tokenizer
 
     def work() -> bytes:
-        words = [tokenizer.token_text(i) for i in ids] if with_words else UNSET
+        words = [tokenizer.token_text(i) for i in ids] if with_words else None
         shown = _pieces(tokenizer, ids) if with_pieces else ids
         return encode(Tokens(len(ids), serving.info.max_context_tokens, shown, words))
 
