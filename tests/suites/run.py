@@ -112,6 +112,7 @@ def vllm(source: Path, root: Path) -> list[Suite]:
     return [
         Suite(
             root, [str(path.relative_to(root)) for path in files], [*sorted(names), *VLLM_ALIASES],
+            serve=("--vllm-metrics",),
             options=("--target", "{url}", "--asyncio-mode", "auto"), environment=("PYTHONPATH=.",),
         )
     ]  # fmt: skip

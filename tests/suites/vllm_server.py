@@ -15,6 +15,7 @@ class RemoteOpenAIServer:
     """What their tests start a server with; here it is there, whatever options they want."""
 
     DUMMY_API_KEY = "token-abc123"
+    show_hidden_metrics = False
     url_root = ""
     """Set by the conftest."""
 
