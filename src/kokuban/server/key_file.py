@@ -122,8 +122,8 @@ def _shared(entries: list[KeyEntry], limit: str) -> list[KeyEntry]:
                 f"[keys.{entry.name}]: {limit} is {value:.0f}, and {getattr(first, limit):.0f} for "
                 f"[keys.{first.name}] of the same tenant, which shares it; say it once"
             )
-    limits = {tenant: getattr(entry, limit) for tenant, entry in said.items()}
-    return [replace(entry, **{limit: limits.get(entry.tenant)}) for entry in entries]
+    limits = {tenant: {limit: getattr(entry, limit)} for tenant, entry in said.items()}
+    return [replace(entry, **limits.get(entry.tenant, {})) for entry in entries]
 
 
 def _entry(name: str, fields: Any) -> KeyEntry:
