@@ -1,6 +1,9 @@
 """An engine process that dies, hangs, cannot start or is spoken to by others."""
 
 import asyncio
+import io
+import json
+import logging
 import os
 import signal
 import subprocess
@@ -37,6 +40,7 @@ from kokuban.engine.process import wire
 from kokuban.engine.process.client import ProcessClient
 from kokuban.engine.process.supervisor import Policy
 from kokuban.engine.process.watchdog import Watchdog
+from kokuban.observe.logs import JsonFormatter
 
 CONFIG = SchedulerConfig(token_budget=64, max_running_requests=32)
 
@@ -190,6 +194,23 @@ async def test_an_engine_whose_step_failed_is_replaced(tmp_path: Path) -> None:
         events = await events_of(client, make_request("again"))
 
         assert events[-1].finish is FinishReason.LENGTH
+
+
+async def test_an_engine_process_logs_in_the_form_of_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setFormatter(JsonFormatter())
+    monkeypatch.setattr(logging.getLogger("kokuban"), "handlers", [handler])
+    with process(tmp_path) as client:
+        (tmp_path / "break").touch()
+        await events_of(client, make_request("r"))
+        (tmp_path / "break").unlink()
+
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    [line] = [line for line in lines if line["logger"] == "kokuban.engine.thread"]
+    assert line["message"] == "the engine stopped after an internal error"
+    assert line["exception"].endswith("RuntimeError")
 
 
 def test_a_start_that_fails_says_what_the_engine_says(tmp_path: Path) -> None:
