@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from kokuban.core.errors import (
 from kokuban.core.request import FinishReason, Request
 from kokuban.core.step import TokenEvent
 from kokuban.engine.client import EngineClient
+from kokuban.engine.mailbox import MAX_UNREAD
 from kokuban.engine.process import wire
 from kokuban.engine.process.client import ProcessClient
 from kokuban.engine.process.supervisor import Policy
@@ -194,6 +195,44 @@ async def test_an_engine_whose_step_failed_is_replaced(tmp_path: Path) -> None:
         events = await events_of(client, make_request("again"))
 
         assert events[-1].finish is FinishReason.LENGTH
+
+
+async def test_a_reader_that_is_behind_suspends_its_request_and_nobody_elses(
+    tmp_path: Path,
+) -> None:
+    slow, other = make_request("slow", 8, max_tokens=400), make_request("other", 3, max_tokens=90)
+    (tmp_path / "slow").touch()  # The engine is to be told before it is through.
+    with process(tmp_path) as client:
+        reading = client.submit([slow])
+        events = [await anext(reading)]
+        await until(lambda: client.stats().running == 0)
+        (tmp_path / "slow").unlink()
+        told = client.stats()
+        others = await events_of(client, other)  # Meanwhile.
+        still = client.stats()
+        events += [event async for event in reading]
+
+    assert (told.waiting, told.free_blocks) == (1, NUM_BLOCKS)
+    assert MAX_UNREAD < told.output_tokens < 400
+    assert others[-1].finish is FinishReason.LENGTH
+    assert still.output_tokens - told.output_tokens == 90
+    tokens = [token.token_id for event in events for token in event.tokens]
+    assert tokens == continuation(slow.prompt_token_ids, 400)
+    assert [event.finish for event in events if event.finish] == [FinishReason.LENGTH]
+
+
+async def test_a_slow_reader_that_leaves_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    with process(tmp_path) as client:
+        async with aclosing(client.submit([make_request("r", 8, max_tokens=400)])) as reading:
+            await anext(reading)
+            await until(lambda: client.stats().running == 0)
+        (tmp_path / "slow").unlink()
+        await until(lambda: client.stats().waiting == 0)
+        events = await events_of(client, make_request("again", max_tokens=90))
+
+        assert events[-1].finish is FinishReason.LENGTH
+        assert client.stats().free_blocks == NUM_BLOCKS
 
 
 async def test_an_engine_process_logs_in_the_form_of_its_server(
