@@ -18,8 +18,6 @@ from kokuban.observe.metrics import EngineCollector, ServingMetrics
 from kokuban.server.history import MAX_TOKENS, History
 from kokuban.server.keys import KeyRing
 from kokuban.server.life import Drain
-from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
-from kokuban.server.output_format import OutputForm
 from kokuban.server.quota import Quotas
 from kokuban.server.record import Record
 from kokuban.server.settings import ServedModel, ServerSettings
@@ -30,6 +28,8 @@ from kokuban.text.chat import ChatTemplate
 from kokuban.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
+    from kokuban.server.output_format import OutputForm
     from kokuban.server.tracing import Tracer
 
 MIN_TOKEN_BYTES = 128
@@ -130,7 +130,7 @@ class Serving:
         self._check_text(len(text.encode("utf-8", "replace")), param)
         return self.model.tokenizer.encode(text, add_bos=add_bos, parse_special=True)
 
-    async def encode_chat(self, body: TemplateFields, num_bytes: int) -> list[int]:
+    async def encode_chat(self, body: "TemplateFields", num_bytes: int) -> list[int]:
         """Ids of a conversation; what users wrote is never read as a special token.
 
         Args:
@@ -250,13 +250,13 @@ def serving_of(request: Request) -> Serving:
 
 
 def sampling_params(
-    body: SamplingFields,
+    body: "SamplingFields",
     vocab_size: int,
     *,
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None = None,
-    form: OutputForm | None = None,
+    form: "OutputForm | None" = None,
 ) -> SamplingParams:
     """What the client asked for, checked; what it left out has the default.
 
@@ -291,7 +291,7 @@ def sampling_params(
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
 
-def check_stream_options(body: SamplingFields) -> None:
+def check_stream_options(body: "SamplingFields") -> None:
     """Raises `RequestError` for options of a stream without a stream, as OpenAI does."""
     if body.stream_options is not None and not body.stream:
         raise RequestError(
@@ -334,7 +334,7 @@ def _longest_token(tokenizer: Tokenizer) -> int:
     return max(MIN_TOKEN_BYTES, longest + 1)
 
 
-def _length(content: str | list[str | ContentPart] | None) -> int:
+def _length(content: "str | list[str | ContentPart] | None") -> int:
     """Bytes of a message's text."""
     if content is None:
         return 0
