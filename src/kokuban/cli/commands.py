@@ -144,7 +144,7 @@ def _type_of(kind: Any) -> tuple[type, bool]:
     return (get_args(kind)[0], True) if get_origin(kind) is list else (kind, False)
 
 
-def _click_type(value_type: type, least: float | None = None) -> click.ParamType:
+def _click_type(value_type: type, least: float | None = None) -> click.ParamType[Any]:
     if value_type is int:
         return click.INT if least is None else click.IntRange(min=int(least))
     if value_type is float:
