@@ -151,7 +151,7 @@ class Serving:
         """
         return await self._templated(self.chat_template.encode_chat, body, num_bytes)
 
-    async def render_chat(self, body: TemplateFields, num_bytes: int) -> str:
+    async def render_chat(self, body: "TemplateFields", num_bytes: int) -> str:
         """A conversation as the template writes it: text for people, not to be encoded.
 
         Arguments and errors are those of `encode_chat`.
@@ -159,7 +159,7 @@ class Serving:
         return await self._templated(self.chat_template.render_chat, body, num_bytes)
 
     async def _templated(
-        self, write: Callable[..., Made], body: TemplateFields, num_bytes: int
+        self, write: Callable[..., Made], body: "TemplateFields", num_bytes: int
     ) -> Made:
         """What a method of the template makes of a conversation.
 
