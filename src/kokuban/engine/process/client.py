@@ -37,7 +37,7 @@ from kokuban.engine.process.spawn import COMMAND
 from kokuban.engine.process.supervisor import Policy, Supervisor
 from kokuban.kvcache.events import Cursor, Replay
 from kokuban.observe.logs import form_in_use
-from kokuban.weights.wheels import Progress
+from kokuban.weights.progress import Progress
 
 _log = logging.getLogger(__name__)
 
