@@ -66,16 +66,28 @@ def _numbers(body: dict[str, Any]) -> None:
 
 def _words(body: dict[str, Any]) -> None:
     """Something that is said, in turns that can be read one after the other."""
-    if body.get("prompt") in ("", [""]):
-        body["prompt"] = "p"
-    if body.get("input") == []:
-        body["input"] = "p"
+    for name in ("prompt", "input"):
+        if name in body:
+            body[name] = _prompt(body[name])
     for name in ("messages", "input"):
         turns = body.get(name)
         if isinstance(turns, list) and turns and all(isinstance(turn, dict) for turn in turns):
             body[name] = [_turn(turn) for turn in turns]
             if name == "messages" and turns[-1].get("role") == "assistant":
                 body[name].append({"role": "user", "content": "p"})
+
+
+def _prompt(value: Any) -> Any:
+    """A prompt of one kind, none of it empty, of tokens that there are."""
+    if value in ("", []) or value is None:
+        return "p"
+    if not isinstance(value, list) or any(isinstance(each, dict) for each in value):
+        return value
+    return [_token(each) if isinstance(each, int) else _prompt(each) for each in value]
+
+
+def _token(token_id: int) -> int:
+    return token_id % VOCABULARY
 
 
 def _turn(turn: dict[str, Any]) -> dict[str, Any]:
