@@ -1,7 +1,8 @@
 """Does every answer look as the documents say: our own, and OpenAI's description of its API?
 
 Run:    python -m benchmarks.conformance [--cases 10000] [--seed 0] [--openai openapi.json]
-        [--openai-cases 2000] [--only createResponse,listModels] [--show 20] [--why 5]
+        [--openai-cases 2000] [--minutes 20] [--only listModels] [--show 20]
+        [--why 5]
 Needs:  schemathesis 4 (`pip install schemathesis`).
 Reads:  for each operation its cases; of those that the document allows how many were answered, and
         with --why the reasons for refusing others; answers 5xx; answers and events that no schema
@@ -16,262 +17,25 @@ here, event by event: Schemathesis does not look into them.
 """
 
 import argparse
-import json
-import re
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import httpx
-import requests
 import schemathesis
-from benchmarks.conformance_aim import FEW, aim, plain
-from benchmarks.conformance_documents import (
-    KEY,
-    KEY_HEADER,
-    STREAM,
-    Document,
-    event_data,
-    narrowed,
-    openai_document,
-    own_document,
-)
-from benchmarks.conformance_openai import leave_out
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
-from hypothesis.errors import Unsatisfiable
-from hypothesis.internal.conjecture.engine import ConjectureRunner
-from schemathesis import Case, GenerationMode
+from benchmarks.conformance_documents import KEY, Document, narrowed, openai_document, own_document
+from benchmarks.conformance_run import Row, Run, Target
 from schemathesis.checks import load_all_checks
-from schemathesis.core.failures import FailureGroup
-from schemathesis.schemas import APIOperation
-from schemathesis.specs.openapi import checks as openapi_checks
 from tests.clients.scripted_model import call_text, write_model
 from tests.server.child import Child, serving
 
-Operation = APIOperation[Any, Any, Any, Any]
-SCHEMA_CHECK = openapi_checks.response_schema_conformance
-CHECKS = [
-    schemathesis.checks.not_a_server_error,
-    openapi_checks.status_code_conformance,
-    openapi_checks.content_type_conformance,
-    openapi_checks.response_headers_conformance,
-    SCHEMA_CHECK,
-]
-SUPPRESSED = list(HealthCheck)
-# Hypothesis tries what it has made once more with a part of it repeated. For bodies of this size
-# that costs a third of the time, and makes nearly the same requests.
-ConjectureRunner.generate_mutations_from = lambda _runner, _data: None  # type: ignore[method-assign]
 OPTIONS = ("--max-context-tokens", "8192", "--kv-memory", "64M", "--admin-key", KEY)
-TIMEOUT_S = 300
 NUM_PLAIN = 20
 """Cases of an operation that takes nothing: all of them are the same."""
-
-
-@dataclass
-class Row:
-    """What was found of one operation."""
-
-    name: str
-    statuses: Counter[int] = field(default_factory=Counter)
-    num_allowed: int = 0
-    """Cases that the document allows."""
-
-    num_answered: int = 0
-    """Of these: those that succeeded."""
-
-    num_events: int = 0
-    num_streams: int = 0
-    num_lenient: int = 0
-    """Of the requests that the document does not allow: those that succeeded."""
-
-    refusals: Counter[str] = field(default_factory=Counter)
-    """Why requests that the document allows were refused, without numbers and names."""
-
-    violations: list[str] = field(default_factory=list)
-
-    @property
-    def num_cases(self) -> int:
-        return self.statuses.total()
-
-    @property
-    def num_server_errors(self) -> int:
-        return sum(count for status, count in self.statuses.items() if status >= 500)
-
-
-class Target:
-    """The server, and what exists on it."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.is_ours = True
-        """Whether requests are made from our own document."""
-
-        self._http = httpx.Client(base_url=url, timeout=TIMEOUT_S, headers=KEY_HEADER)
-        self._kept: str | None = None
-
-    def response_id(self) -> str:
-        """A new response, of which the stream can be asked for again."""
-        body = {"model": "m", "input": "p", "background": True, "stream": True}
-        answer = self._http.post("/v1/responses", json=body)
-        first = json.loads(event_data(answer.content)[0])
-        return str(first["response"]["id"])
-
-    def kept_id(self) -> str:
-        """A response that a conversation can go on from."""
-        if self._kept is None:
-            answer = self._http.post("/v1/responses", json={"input": "p"})
-            self._kept = str(answer.json()["id"])
-        return self._kept
-
-    def session(self) -> str:
-        """A session that exists from now on."""
-        body = {"model": "m", "prompt": "p", "max_tokens": 1, "prompt_cache_key": "s"}
-        self._http.post("/v1/completions", json=body).raise_for_status()
-        return "s"
-
-    def request_id(self) -> str:
-        """A request that can be explained."""
-        answer = self._http.post("/v1/completions", json={"model": "m", "prompt": "p"})
-        return str(answer.headers["x-request-id"])
-
-    def aim(self, case: Case, *, stream: bool) -> None:
-        """Make a case ask for what exists."""
-        makers = {
-            "model": lambda: "m",
-            "response_id": self.response_id,
-            "session": self.session,
-            "request_id": self.request_id,
-        }
-        for name in case.path_parameters or {}:
-            case.path_parameters[name] = makers[name]()
-        if case.query:
-            case.query.pop("after", None)
-            if "limit" in case.query and not self.is_ours:
-                case.query["limit"] = FEW
-        if not isinstance(case.body, dict):
-            return
-        case.body = plain(case.body)
-        if not self.is_ours:
-            leave_out(case.path, case.body)
-        aim(case.body, stream=stream)
-        if case.body.get("previous_response_id") is not None:
-            case.body["previous_response_id"] = self.kept_id()
-
-
-@dataclass
-class Run:
-    """One document against one server."""
-
-    document: Document
-    target: Target
-    first_seed: int
-    session: requests.Session = field(default_factory=requests.Session)
-
-    def operation(self, operation: Operation, num_cases: int) -> Row:
-        """Send the cases of one operation."""
-        row = Row(operation.definition.raw["operationId"])
-        num_refused = 0
-        if self.document.has_negative and num_cases > NUM_PLAIN:
-            num_refused = num_cases // 4
-        self._cases(operation, row, GenerationMode.POSITIVE, num_cases - num_refused)
-        if num_refused:
-            self._cases(operation, row, GenerationMode.NEGATIVE, num_refused)
-        return row
-
-    def _cases(self, operation: Operation, row: Row, mode: GenerationMode, count: int) -> None:
-        is_positive = mode is GenerationMode.POSITIVE
-        streams = self.document.events_of(row.name) is not None
-
-        @seed(self.first_seed)
-        @settings(
-            max_examples=count, deadline=None, database=None, suppress_health_check=SUPPRESSED,
-            phases=[Phase.generate], print_blob=False,
-        )  # fmt: skip
-        @given(
-            case=operation.as_strategy(generation_mode=mode),
-            luck=st.integers(0, 9),
-            stream=st.booleans(),
-        )
-        def send(case: Case, luck: int, stream: bool) -> None:
-            if is_positive and luck:
-                self.target.aim(case, stream=stream and streams)
-            self._send(case, row, is_positive=is_positive)
-
-        with suppress(Unsatisfiable):  # Nothing in a plain path can be wrong.
-            send()
-
-    def _send(self, case: Case, row: Row, *, is_positive: bool) -> None:
-        try:
-            response = case.call(
-                base_url=self.document.base,
-                session=self.session,
-                timeout=TIMEOUT_S,
-                headers=KEY_HEADER,
-            )
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer
-            row.violations.append(f"no answer: {error!r}"[:500])
-            row.statuses[599] += 1
-            return
-        row.statuses[response.status_code] += 1
-        is_success = response.status_code < 300
-        row.num_allowed += is_positive
-        row.num_answered += is_positive and is_success
-        if not is_positive and is_success and not self._is_allowed(row.name, case.body):
-            row.num_lenient += 1
-            row.violations.append(f"answered, though no schema allows it\n{_shown(case)}")
-        if is_positive and response.status_code >= 400:
-            row.refusals[reason(response.status_code, response.content)] += 1
-        is_stream = response.headers.get("content-type", [""])[0].startswith(STREAM)
-        # Schemathesis would read a stream as one JSON text.
-        checks = [c for c in CHECKS if not is_stream or c is not SCHEMA_CHECK]
-        try:
-            case.validate_response(response, checks=checks)
-        except FailureGroup as group:
-            row.violations += [
-                f"{failure.title}: {failure.message}\n{_shown(case)}"
-                for failure in group.exceptions
-            ]
-        if is_stream:
-            self._judge(row, case, response.content)
-
-    def _is_allowed(self, operation: str, body: Any) -> bool:
-        """Whether it is only more than `narrowed` lets through."""
-        return isinstance(body, dict) and self.document.allows(operation, body)
-
-    def _judge(self, row: Row, case: Case, body: bytes) -> None:
-        """Each event of a stream, and how it ends."""
-        row.num_streams += 1
-        try:
-            events = event_data(body)
-            for data in events:
-                if data == b"[DONE]":
-                    continue
-                row.num_events += 1
-                if problem := self.document.problem(row.name, json.loads(data)):
-                    row.violations.append(f"event {data[:500]!r}: {problem}\n{_shown(case)}")
-        except ValueError as error:
-            row.violations.append(f"{error}\n{_shown(case)}")
-
-
-def reason(status: int, body: bytes) -> str:
-    """Why a request was refused, such that the same reason is the same text."""
-    try:
-        error = json.loads(body)["error"]
-    except ValueError:
-        return f"{status} {body[:80]!r}"
-    words = re.sub(r"'[^']*'|\d+", "_", f"{error.get('param')}: {error['message']}")
-    return f"{status} {words[:160]}"
-
-
-def _shown(case: Case) -> str:
-    return f"  {case.method} {case.formatted_path} {case.query or ''} {str(case.body)[:1500]}"
+ROUND = 100
+"""Cases of an operation in a row, before the next one has its turn."""
 
 
 @contextmanager
@@ -285,7 +49,7 @@ def server() -> Iterator[Child]:
 
 
 def share(document: Document, num_cases: int) -> dict[str, int]:
-    """How many cases each operation gets: two parts with a body, one without, few else."""
+    """How many cases each operation gets: two parts with a body, one without, few of the rest."""
     weights = {
         name: 2 if "requestBody" in operation else int(bool(operation.get("parameters")))
         for name, operation in document.operations().items()
@@ -297,24 +61,33 @@ def share(document: Document, num_cases: int) -> dict[str, int]:
 def judge(
     document: Document, target: Target, args: argparse.Namespace, num_cases: int
 ) -> list[Row]:
-    """Run all operations of a document."""
+    """Run all operations of a document in turns, until they have their cases or time is up."""
     load_all_checks()
     schema = schemathesis.openapi.from_dict(narrowed(document.raw))
     run = Run(document, target, args.seed)
     only = set(args.only.split(",")) if args.only else None
-    counts = share(document, num_cases)
-    rows = []
-    for found in schema.get_all_operations():
-        operation = found.ok()
-        name = operation.definition.raw["operationId"]
-        if only is None or name in only:
-            rows.append(run.operation(operation, counts[name]))
-            print(line(document.name, rows[-1]), flush=True)
-            for violation in rows[-1].violations[: args.show]:
-                print(f"    {violation}", flush=True)
-            for why, count in rows[-1].refusals.most_common(args.why):
-                print(f"    {count:6} {why}", flush=True)
-    return rows
+    found = [each.ok() for each in schema.get_all_operations()]
+    operations = {each.definition.raw["operationId"]: each for each in found}
+    left = {
+        n: count for n, count in share(document, num_cases).items() if only is None or n in only
+    }
+    rows = {name: Row(name) for name in left}
+    end_s = time.perf_counter() + args.minutes * 60
+    number = 0
+    while any(left.values()) and time.perf_counter() < end_s:
+        for name in left:
+            count = min(ROUND, left[name])
+            if count:
+                run.round(operations[name], rows[name], count, number)
+            left[name] -= count
+        number += 1
+    for row in rows.values():
+        print(line(document.name, row), flush=True)
+        for violation in row.violations[: args.show]:
+            print(f"    {violation}", flush=True)
+        for why, count in row.refusals.most_common(args.why):
+            print(f"    {count:6} {why}", flush=True)
+    return list(rows.values())
 
 
 COLUMNS = "{:8} {:32} {:>6} {:>7} {:>8} {:>4} {:>4} {:>7} {:>7} {:>7}  {}"
@@ -339,6 +112,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--openai", type=Path, help="OpenAI's openapi.json")
     parser.add_argument("--openai-cases", type=int, default=2_000)
+    parser.add_argument("--minutes", type=float, default=600, help="most for each document")
     parser.add_argument("--only", help="operationIds, with commas")
     parser.add_argument("--why", type=int, default=0, help="reasons of refusals to be shown")
     parser.add_argument("--show", type=int, default=20, help="violations of each operation")

@@ -23,6 +23,7 @@ from kokuban.server.parameters_form import ONE_FORM
 from kokuban.server.parameters_served import MAX_STOP_LENGTH
 from kokuban.server.schema_parts import (
     MESSAGE,
+    NO_MESSAGES,
     SOME_TOOLS,
     TEXT_PART,
     ResponseFormat,
@@ -328,6 +329,7 @@ def _all_of(value: Any, kind: type) -> bool:
 class TokenizeText(Strict):
     """The body of /tokenize for a text."""
 
+    model_config = described(NO_MESSAGES)
     prompt: str
     model: str | None = None
     add_special_tokens: bool | None = None

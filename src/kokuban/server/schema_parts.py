@@ -67,7 +67,7 @@ def _nullable(schema: Schema) -> Schema:
 _TEXT: Schema = {"type": "string"}
 _SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 _JSON_TEXT: Schema = {"type": "string", "contentMediaType": "application/json"}
-_JSON_SCHEMA: Schema = any_of({"type": "object"}, {"const": True})
+_JSON_SCHEMA: Schema = any_of({"type": "object"}, {"type": "boolean", "const": True})
 
 NOT_BLANK = r"\S"
 VARIABLES: Schema = {"propertyNames": {"pattern": "^[A-Za-z][A-Za-z0-9_]*$"}}
@@ -154,6 +154,7 @@ BACKGROUND: Schema = {
     "if": has(background={"const": True}),
     "then": {"properties": {"store": {"not": {"const": False}}}},
 }
+NO_MESSAGES: Schema = {"not": {"required": ["messages"]}}
 RESPONSE_INPUT = any_of(has(input=GIVEN), has(previous_response_id=GIVEN))
 RESPONSE_TOOL: Schema = {
     "if": has(type={"enum": ["function", "custom", "namespace"]}),
