@@ -339,6 +339,7 @@ def engine() -> Iterator[Engine]:
 async def fuzz(built: Engine, num_cases: int, seed: int, num_streams: int) -> Report:
     """Run the cases of `num_cases` seeds, beside so many streams, and check the engine."""
     app = create_app(built, ServerSettings(explain_requests=64))
+    app.state.later.load()
     known = {route.path for route in app.routes if hasattr(route, "path")}
     paths = [path for path in BASES if path in known or "/sessions/" in path]
     client, report = Client(app), Report()
@@ -418,6 +419,7 @@ def show(report: Report) -> None:
 async def show_case(built: Engine, case_seed: int) -> None:
     """Run one case and print it with its answer."""
     app = create_app(built, ServerSettings())
+    app.state.later.load()
     known = {getattr(route, "path", "") for route in app.routes}
     paths = [path for path in BASES if path in known or "/sessions/" in path]
     case = make_case(case_seed, paths)

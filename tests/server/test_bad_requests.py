@@ -410,6 +410,12 @@ async def test_odd_json_is_read_or_refused_and_never_a_fault(raw: bytes, status:
         assert_envelope(response.json())
 
 
+async def test_a_body_that_is_nested_too_deeply_is_refused_before_it_is_known_what_it_is() -> None:
+    error = await refused("/tokenize", b'{"a":%s%s}' % (b"[" * 20_000, b"]" * 20_000))
+
+    assert error["code"] == "invalid_json"
+
+
 async def test_a_wrong_number_is_repeated_and_a_wrong_text_is_not() -> None:
     number = await refused(COMPLETIONS, completion_body(n=1.5))
     text = await refused(COMPLETIONS, completion_body(n="my secret"))

@@ -12,10 +12,9 @@ from typing import Any
 import httpx
 import pytest
 from jsonschema import Draft202012Validator
-from tests.server.asgi import client
+from tests.server.asgi import ALL_MODULES, client
 from tests.server.fakes import VOCAB, served
 
-from kokuban.server.app import MODULES
 from kokuban.server.description import Served, describe
 
 Json = dict[str, Any]
@@ -222,7 +221,7 @@ def named(cases: list[tuple[str, Json]]) -> list[Any]:
 
 @cache
 def document() -> Json:
-    routes = [route for module in MODULES for route in module.router.routes]
+    routes = [route for module in ALL_MODULES for route in module.router.routes]
     made: Json = json.loads(json.dumps(describe(routes, Served(("m", "alias"), VOCAB))))
     return made
 

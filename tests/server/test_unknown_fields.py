@@ -97,6 +97,7 @@ NAMELESS: dict[str, Json] = {
     "/v1/responses/input_tokens": {"input": "p"},
     "/tokenize": {"prompt": "p"},
     "/detokenize": {"tokens": [97]},
+    "/apply-template": {"messages": BODY["messages"]},
 }
 
 

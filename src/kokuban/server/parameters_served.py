@@ -33,8 +33,8 @@ _ANSWER = (
         name="stream_options",
         kind="object",
         meaning="Only with `stream`. `include_usage`: a last chunk with the usage. "
-        "`continuous_usage_stats` (vLLM): usage in every chunk. `include_obfuscation`: without "
-        "effect, nothing is padded.",
+        "`continuous_usage_stats` (vLLM), only with it: usage in every chunk. "
+        "`include_obfuscation`: without effect, nothing is padded.",
     ),
     Parameter(
         name="n",
@@ -329,6 +329,15 @@ _CHAT = (
         shape=VARIABLES,
         apis=Api.CHAT,
         origin="vLLM",
+    ),
+    Parameter(
+        name="include_reasoning",
+        kind="boolean",
+        meaning="Whether the answer shows thoughts as `reasoning_content`. Hidden ones are made, "
+        "counted and paid for all the same.",
+        apis=Api.CHAT,
+        origin="vLLM",
+        default=True,
     ),
 )
 
