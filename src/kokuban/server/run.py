@@ -114,6 +114,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        if self.config.ssl is not None:
+            _limit_handshakes(self._loop, self._serving.settings.header_timeout_s)
         await super().startup(sockets)
         if self._on_ready is not None:
             self._on_ready()
@@ -148,6 +150,16 @@ class Server(uvicorn.Server):
         if counter % _CERTIFICATE_TICKS == 0 and self.config.ssl is not None:
             self._certificates.refresh(self.config.ssl)
         return await super().on_tick(counter)
+
+
+def _limit_handshakes(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    """Have servers that this loop makes give up on who does not finish the handshake of TLS.
+
+    A connection is one for us only after it: until then no other clock of ours runs, and asyncio's
+    own, which uvicorn cannot set, takes a minute.
+    """
+    create = partial(loop.create_server, ssl_handshake_timeout=seconds)
+    loop.create_server = create  # type: ignore[method-assign]
 
 
 class Certificates:
