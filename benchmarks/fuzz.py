@@ -22,16 +22,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fuzz_cases import KEYS, Ask, Case, make_case
+from benchmarks.fuzz_client import Answer, Client, problem, send_raw
 from starlette.applications import Starlette
 from tools.bugbank_models import write_chain
 
-from benchmarks.fuzz_cases import KEYS, Ask, Case, make_case
-from benchmarks.fuzz_client import Answer, Client, problem, send_raw
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.engine.build import Engine, build_engine
 from kokuban.engine.core import EngineCore
@@ -121,6 +121,18 @@ class Report:
         self.slowest = sorted([*self.slowest, (seconds, what)], reverse=True)[:5]
 
 
+class Alarm(logging.Handler):
+    """Whatever is logged as an error is a fault, also where the client saw nothing of it."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(logging.ERROR)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._report.fault(f"log {record.name}: {record.getMessage()[:300]} {error!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The applications around one engine, and a socket of one of them."""
@@ -159,7 +171,7 @@ async def target(built: Engine) -> AsyncIterator[Target]:
     """Three servers around one engine: without keys, with keys and limits, and on a socket."""
     keyed = ServerSettings(
         **BOUNDS, api_keys=KEYS[:1], admin_keys=KEYS[1:2], strict=True, max_concurrent=3,
-        requests_per_minute=3000, tokens_per_minute=30_000,
+        requests_per_minute=3000, tokens_per_minute=30_000, ping_s=0.5,
     )  # fmt: skip
     short = ServerSettings(**BOUNDS, port=0, header_timeout_s=0.3, body_timeout_s=0.3)
     apps = {
@@ -170,6 +182,7 @@ async def target(built: Engine) -> AsyncIterator[Target]:
     sock = bind(short)
     started = asyncio.Event()
     server = Server(apps["wire"].state.serving, apps["wire"], started.set)
+    server.capture_signals = nullcontext  # type: ignore[method-assign]
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     await started.wait()
     try:
@@ -185,6 +198,7 @@ async def fuzz(
     """Run the cases of `num_cases` seeds, beside so many streams, and check the engine."""
     report = Report()
     make = case_maker()
+    logging.getLogger().addHandler(Alarm(report))
     async with target(built) as tried:
         neighbours = Neighbours(Client(tried.apps["open"]), num_streams, stream_tokens)
         seeds = iter(range(seed * 10**9, seed * 10**9 + num_cases))
@@ -333,7 +347,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--case", type=int, help="run the case of this seed and show it")
     arguments = parser.parse_args()
-    logging.getLogger("kokuban").setLevel(logging.ERROR)
+    logging.basicConfig(level=logging.ERROR)
     with engine() as built:
         if arguments.case is not None:
             asyncio.run(show_case(built, arguments.case))

@@ -350,7 +350,10 @@ def wire_bytes(rng: random.Random, ask: Ask) -> bytes:
     body = ask.body
     if rng.random() < 0.2:
         lines[3] = b"Transfer-Encoding: chunked"
-        body = rng.choice((b"%x\r\n%s\r\n0\r\n\r\n", b"%x;e\r\n%s", b"-%x\r\n%s")) % (len(body), body)
+        body = rng.choice((b"%x\r\n%s\r\n0\r\n\r\n", b"%x;e\r\n%s", b"-%x\r\n%s")) % (
+            len(body),
+            body,
+        )
     end = b"\n" if rng.random() < 0.05 else b"\r\n"
     raw = end.join(lines) + end * 2 + body
     cut = rng.randrange(len(raw)) if rng.random() < 0.1 else len(raw)

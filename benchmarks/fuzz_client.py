@@ -1,4 +1,4 @@
-"""Sends the requests of the fuzz driver, in process or over a socket, and judges what comes back."""
+"""Sends requests of the fuzz driver, in process or over a socket, and judges what comes back."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from starlette.applications import Starlette
-
 from benchmarks.fuzz_cases import Ask, Case
+from starlette.applications import Starlette
 
 TIMEOUT_S = 120.0
 """For one request. Long, since a busy machine is no fault of the server; whatever is not answered
@@ -92,9 +91,7 @@ class Client:
         if case.at_once:
             further = await asyncio.gather(*(self.follow(ask) for ask in asks))
             return answers + list(zip(asks, further, strict=True))
-        for ask in asks:
-            answers.append((ask, await self.follow(ask)))
-        return answers
+        return answers + [(ask, await self.follow(ask)) for ask in asks]
 
 
 def _pieces(ask: Ask) -> list[bytes]:

@@ -4,13 +4,13 @@ import json
 import random
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tools.byte_tokenizer import gguf_metadata as byte_tokenizer_metadata
-from tools.tiny_configs import VARIANTS, random_weights, variant_config
+from tools.tiny_configs import random_weights, variant_config
 from tools.tiny_formats import gguf_metadata, gguf_weights, write_hf, write_tiny_gguf
 
 from kokuban.core.model_config import ModelConfig
@@ -21,7 +21,18 @@ from kokuban.weights.quant_types import TensorType
 from kokuban.weights.quantize import quantize
 
 GGUF_KINDS = ("flip", "field", "field", "field", "text", "cut", "splice", "key", "data")
-HF_KINDS = ("header", "header", "header", "entry", "entry", "entry", "length", "cut", "config", "side")
+HF_KINDS = (
+    "header",
+    "header",
+    "header",
+    "entry",
+    "entry",
+    "entry",
+    "length",
+    "cut",
+    "config",
+    "side",
+)
 
 NUMBERS = (
     0, 1, 2, 3, 7, 8, 9, 31, 32, 63, 64, 65, 255, 256, 2**15, 2**16, 2**20, 2**24, 2**27, 2**30,
@@ -41,19 +52,23 @@ JSON_TEXTS = (
     '{"rope_type":"longrope","short_factor":[1],"long_factor":[1]}', '{"rope_type":[]}',
     '{"type":"linear","factor":1e-310}', '{"rope_type":"llama3","factor":8}',
 )  # fmt: skip
+ADDED_KEYS = (
+    "rope_scaling", "rope_parameters", "layer_types", "text_config", "chat_template",
+    "eos_token_id", "sliding_window", "head_dim", "partial_rotary_factor", "quantization_config",
+    "added_tokens_decoder", "query_pre_attn_scalar",
+)  # fmt: skip
 TEXTS = (b"\xff\xfe", b"", b"\x00", "é\u0301".encode(), b"a" * 300, b"blk.0.attn_q.weight", b"\n{{")
 
 
 def make_bases(directory: Path) -> list[Path]:
     """Write one good model of each kind, GGUF files first; names tell what they are."""
     ggufs = directory / "gguf"
-    made: list[Path] = []
-    for dtype in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"):
-        made.append(_gguf(ggufs, "llama", dtype))
-    for dtype in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"):
-        made.append(_gguf(ggufs, "llama", dtype, width=256))
-    for variant in ("llama_llama3", "llama_yarn", "qwen2", "qwen3", "phi3_longrope", "gemma3"):
-        made.append(_gguf(ggufs, variant, "q8_0"))
+    simple = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
+    wide = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+    others = ("llama_llama3", "llama_yarn", "qwen2", "qwen3", "phi3_longrope", "gemma3")
+    made = [_gguf(ggufs, "llama", dtype) for dtype in simple]
+    made += [_gguf(ggufs, "llama", dtype, width=256) for dtype in wide]
+    made += [_gguf(ggufs, variant, "q8_0") for variant in others]
     made.append(_sentencepiece(ggufs / "spiece.gguf"))
     for variant, dtype in (
         ("llama", "f32"), ("llama_linear", "f16"), ("llama_llama3", "bf16"), ("mistral", "f32"),
@@ -126,9 +141,7 @@ def _sharded(directory: Path, whole: Path) -> Path:
             offset += end - begin
             weight_map[name] = file
         text = json.dumps(entries).encode()
-        (directory / file).write_bytes(
-            len(text).to_bytes(8, "little") + text + b"".join(pieces)
-        )
+        (directory / file).write_bytes(len(text).to_bytes(8, "little") + text + b"".join(pieces))
     source.unlink()
     index = {"metadata": {}, "weight_map": weight_map}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -280,7 +293,9 @@ def mutate_safetensors(rng: random.Random, raw: bytes, kind: str) -> bytes:
         new = rng.choice((*NUMBERS, length + 1, length - 1, len(raw), len(raw) - 8))
         return (new % 2**64).to_bytes(8, "little") + raw[8:]
     if kind == "cut":
-        return raw[: rng.choice((rng.randrange(12), rng.randrange(length), rng.randrange(len(raw))))]
+        return raw[
+            : rng.choice((rng.randrange(12), rng.randrange(length), rng.randrange(len(raw))))
+        ]
     text = _spoiled_bytes(rng, text) if kind == "header" else _spoiled_entry(rng, text)
     return len(text).to_bytes(8, "little") + text + data
 
@@ -318,16 +333,15 @@ def _spoiled_entry(rng: random.Random, text: bytes) -> bytes:
         return doubled.encode()
     else:
         key = rng.choice(("dtype", "shape", "data_offsets"))
-        return _replaced(json.dumps(header), header, (name, key), rng.choice(JSON_TEXTS)).encode()
+        return _replaced(header, (name, key), rng.choice(JSON_TEXTS)).encode()
     return json.dumps(header).encode()
 
 
 _HOLE = "\u2400hole\u2400"
 
 
-def _replaced(text: str, value: Any, path: tuple[Any, ...], new: str) -> str:
+def _replaced(value: Any, path: tuple[Any, ...], new: str) -> str:
     """JSON text with one value replaced by a text that may be no JSON."""
-    del text
     inner = value
     for key in path[:-1]:
         inner = inner[key]
@@ -341,9 +355,7 @@ def _spoil_json(rng: random.Random, path: Path) -> None:
         return
     value = json.loads(path.read_bytes())
     if rng.random() < 0.2 and isinstance(value, dict):
-        key = rng.choice(("rope_scaling", "rope_parameters", "layer_types", "text_config", "chat_template",
-                          "eos_token_id", "sliding_window", "head_dim", "partial_rotary_factor",
-                          "quantization_config", "added_tokens_decoder", "query_pre_attn_scalar"))  # fmt: skip
+        key = rng.choice(ADDED_KEYS)
         value.setdefault(key, None)
         chosen: tuple[Any, ...] = (key,)
     else:
@@ -355,7 +367,7 @@ def _spoil_json(rng: random.Random, path: Path) -> None:
         del inner[chosen[-1]]
         path.write_text(json.dumps(value), "utf-8")
         return
-    text = _replaced("", value, chosen, rng.choice(JSON_TEXTS))
+    text = _replaced(value, chosen, rng.choice(JSON_TEXTS))
     path.write_text(text, "utf-8")
 
 
@@ -369,9 +381,6 @@ def _few_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
     elif isinstance(value, list):
         for index in range(min(len(value), 4)):
             yield from _few_paths(value[index], (*path, index))
-
-
-Mutation = Callable[[random.Random], None]
 
 
 def spoil(seed: int, bases: list[Path], target: Path) -> tuple[str, Path]:

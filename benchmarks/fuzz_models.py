@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz_files import make_bases, spoil
+
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.errors import KokubanError
 from kokuban.core.sampling_params import SamplingParams
@@ -40,7 +41,7 @@ WALL_S = 300.0
 GROWTH_MIB = 600
 """What one file may add to the largest size that the process has had."""
 
-SCHEDULER = SchedulerConfig(token_budget=32, max_running_requests=2, max_context_tokens=64)
+SCHEDULER = SchedulerConfig(token_budget=32, max_running_requests=2)
 RUNTIME = RuntimeConfig(kv_memory_bytes=8 * 2**20, threads=2)
 PARAMS = SamplingParams(max_tokens=3, ignore_eos=True)
 
