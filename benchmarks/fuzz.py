@@ -146,6 +146,16 @@ class Target:
         return await Client(self.apps[case.app]).run(case)
 
 
+@asynccontextmanager
+async def _watched(report: Report) -> AsyncIterator[None]:
+    alarm = Alarm(report)
+    logging.getLogger().addHandler(alarm)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(alarm)
+
+
 @contextmanager
 def engine() -> Iterator[Engine]:
     """A real engine with a scripted model and a small pool."""
@@ -198,8 +208,7 @@ async def fuzz(
     """Run the cases of `num_cases` seeds, beside so many streams, and check the engine."""
     report = Report()
     make = case_maker()
-    logging.getLogger().addHandler(Alarm(report))
-    async with target(built) as tried:
+    async with _watched(report), target(built) as tried:
         neighbours = Neighbours(Client(tried.apps["open"]), num_streams, stream_tokens)
         seeds = iter(range(seed * 10**9, seed * 10**9 + num_cases))
         start_s = time.perf_counter()

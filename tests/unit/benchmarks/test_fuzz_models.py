@@ -17,6 +17,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return made
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # Sums of what is no number.
 def test_spoiled_files_are_refused_with_an_error_of_ours_or_run(
     bases: list[Path], tmp_path: Path
 ) -> None:
