@@ -300,12 +300,10 @@ async def test_arguments_of_an_earlier_call_must_be_json() -> None:
     assert error["param"] == "messages[1].tool_calls[0].function.arguments"
 
 
-async def test_no_model_and_another_model_are_told_apart() -> None:
+async def test_another_model_is_not_found_and_the_error_says_which_there_is() -> None:
     """Keeps B84 out: docs/bugbank.md."""
-    missing = await refused(CHAT, json.dumps({"messages": MESSAGES}).encode())
     unknown = await refused(CHAT, chat_body(model="nope"), status=404)
 
-    assert missing["param"] == "model"
     assert (unknown["param"], unknown["code"]) == ("model", "model_not_found")
     assert "'nope' is not served here; this server has 'm'" in unknown["message"]
 
@@ -410,6 +408,12 @@ async def test_odd_json_is_read_or_refused_and_never_a_fault(raw: bytes, status:
     assert response.status_code == status, response.text
     if status != 200:
         assert_envelope(response.json())
+
+
+async def test_a_body_that_is_nested_too_deeply_is_refused_before_it_is_known_what_it_is() -> None:
+    error = await refused("/tokenize", b'{"a":%s%s}' % (b"[" * 20_000, b"]" * 20_000))
+
+    assert error["code"] == "invalid_json"
 
 
 async def test_a_wrong_number_is_repeated_and_a_wrong_text_is_not() -> None:

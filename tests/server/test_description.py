@@ -37,13 +37,15 @@ GOOD: dict[str, tuple[str, dict[str, Any]]] = {
     "embedding": ("/v1/embeddings", {"model": "m", "input": ["p", "pp"]}),
     "text to ids": ("/tokenize", {"prompt": "p", "return_token_strs": True}),
     "messages to ids": ("/tokenize", {"messages": CHAT["messages"]}),
+    "content to ids": ("/tokenize", {"content": "é", "with_pieces": True}),
+    "messages to text": ("/apply-template", {"messages": CHAT["messages"]}),
     "ids to text": ("/detokenize", {"tokens": [97, 98]}),
     "count": ("/v1/messages/count_tokens", CHAT),
     "count of input": ("/v1/responses/input_tokens", INPUT),
 }
 BAD: dict[str, tuple[str, bytes]] = {
     "no JSON": ("/v1/chat/completions", b"{"),
-    "no model": ("/v1/completions", b'{"prompt":"p"}'),
+    "no prompt": ("/v1/completions", b'{"model":"m"}'),
     "another model": ("/v1/embeddings", b'{"model":"x","input":"p"}'),
     "a wrong type": ("/v1/responses", b'{"model":"m","input":7}'),
     "no limit": ("/v1/messages", b'{"model":"m","messages":[{"role":"user","content":"p"}]}'),

@@ -89,6 +89,7 @@ BODIES: list[tuple[str, Any]] = [
     ("/v1/messages/count_tokens", {"model": "m", **chat()}),
     ("/tokenize", {"prompt": CANARY}),
     ("/tokenize", {"prompt": [CANARY]}),
+    ("/apply-template", {"messages": [{"role": "user", "content": CANARY}], "model": 7}),
     ("/detokenize", {"tokens": CANARY}),
 ]  # fmt: skip
 

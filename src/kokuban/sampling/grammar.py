@@ -20,10 +20,7 @@ from numpy.typing import NDArray
 from kokuban.core.errors import RequestError
 from kokuban.core.request import Request
 from kokuban.sampling.json_numbers import NumberRun, num_leading_digits
-from kokuban.text.json_schema import keyword_of
-
-MAX_SOURCE_BYTES = 2**18
-"""Of a grammar's text."""
+from kokuban.text.json_schema import MAX_CHARACTERS, keyword_of
 
 MAX_LEXER_STATES = 50_000
 """About 2 KB each, of each running request."""
@@ -304,9 +301,9 @@ def _check_text(source: str) -> None:
         raise RequestError(
             "the grammar holds half of a surrogate pair, which is no character", param="grammar"
         ) from None
-    if num_bytes > MAX_SOURCE_BYTES:
+    if num_bytes > MAX_CHARACTERS:
         raise RequestError(
-            f"the grammar has {num_bytes} bytes; the limit is {MAX_SOURCE_BYTES}: make it smaller",
+            f"the grammar has {num_bytes} bytes; the limit is {MAX_CHARACTERS}: make it smaller",
             param="grammar",
         )
 

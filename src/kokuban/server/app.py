@@ -140,14 +140,30 @@ def _description(routes: Sequence[Route]) -> Router:
 async def _enveloped(request: Request, error: Exception) -> Response:
     """404 and 405 of the router, in the envelope of the path's API."""
     found = failure(error)
+    if found.status == 404 and (path := _path_meant(request)):
+        found.body.message = f"there is nothing at this path; did you mean {path}?"
     if found.status == 405:
         found.headers.pop("Allow", None)
         found.headers["allow"] = ", ".join(_methods_at(request))
     return error_response(found, request.scope)
 
 
+def _path_meant(request: Request) -> str | None:
+    """The path that a client would have asked whose base URL had /v1 at its end, or had it not."""
+    path: str = request.scope["path"]
+    meant = path.removeprefix("/v1") if path.startswith("/v1/") else f"/v1{path}"
+    fitting = _routes_at(request, meant)
+    return fitting[0].path if fitting else None
+
+
 def _methods_at(request: Request) -> list[str]:
     """All that the path takes; the router knows only those of the first route that fits."""
-    routes = [route for route in request.app.routes if isinstance(route, Route)]
-    fitting = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    fitting = _routes_at(request, request.scope["path"])
     return sorted({method for route in fitting for method in route.methods or ()})
+
+
+def _routes_at(request: Request, path: str) -> list[Route]:
+    """The routes of a path, whatever the method."""
+    scope = {**request.scope, "path": path}
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    return [route for route in routes if route.matches(scope)[0] is not Match.NONE]

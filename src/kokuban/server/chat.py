@@ -66,6 +66,7 @@ class ChatForm(FormBase):
         super().__init__(serving, body.stream_options, record, f"chatcmpl-{record.request_id}")
         self._num_top = (body.top_logprobs or 0) if body.logprobs else None
         self._prompt = list(prompt) if body.return_token_ids else UNSET
+        self._hides_thoughts = body.include_reasoning is False
         asked = (body.model_extra or {}).get("service_tier")
         self._tier = UNSET if asked is None else "default"
         self._deltas: list[list[TextDelta]] = [[] for _ in range(record.n)]
@@ -90,7 +91,7 @@ class ChatForm(FormBase):
 
     def _choice(self, index: int, deltas: Sequence[TextDelta]) -> ChatChoice:
         tokens = [token for delta in deltas for token in delta.tokens]
-        message = message_of([part for delta in deltas for part in delta.parts])
+        message = message_of([part for delta in deltas for part in self._shown(delta)])
         last = deltas[-1]
         finish = _finish_word(last.finish, calls=message.tool_calls is not UNSET)
         return ChatChoice(
@@ -111,7 +112,7 @@ class ChatForm(FormBase):
         return b"".join(self._chunk([first]) for first in firsts)
 
     def events(self, delta: TextDelta) -> bytes:
-        pieces = [_delta_of(part) for part in delta.parts]
+        pieces = [_delta_of(part) for part in self._shown(delta)]
         if any(isinstance(part, CallPart) for part in delta.parts):
             self._calling.add(delta.choice)
         if not pieces and delta.tokens and self._tells_tokens:
@@ -148,6 +149,12 @@ class ChatForm(FormBase):
             service_tier=self._tier,
         )
         return event(chunk)
+
+    def _shown(self, delta: TextDelta) -> Sequence[Part]:
+        """The parts that the client wants to see."""
+        if not self._hides_thoughts:
+            return delta.parts
+        return [part for part in delta.parts if not isinstance(part, ReasoningPart)]
 
     @property
     def _tells_tokens(self) -> bool:

@@ -18,7 +18,9 @@ class EmbeddingRequest(Strict):
     input: Prompt
     """Text or token ids, one or a list. Special tokens that are written in a text count."""
 
-    model: str
+    model: str | None = None
+    """The served one where it is left out or empty."""
+
     encoding_format: Literal["float", "base64"] | None = None
     """base64: of the numbers as float32 in little-endian order."""
 

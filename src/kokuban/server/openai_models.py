@@ -74,7 +74,7 @@ class StreamOptions(Strict):
 class SamplingFields(CacheFields):
     """What chat and completions have in common."""
 
-    model: str = of("model")
+    model: str | None = of("model")
     stream: bool | None = of("stream")
     stream_options: StreamOptions | None = of("stream_options")
     n: int | None = of("n")
@@ -212,6 +212,7 @@ class ChatRequest(TemplateFields, SamplingFields):
 
     parallel_tool_calls: bool | None = of("parallel_tool_calls")
     modalities: list[str] | None = of("modalities")
+    include_reasoning: bool | None = of("include_reasoning")
 
     @field_validator("modalities")
     @classmethod
@@ -308,10 +309,29 @@ class TokenizeText(Strict):
     return_token_strs: bool | None = None
 
 
-class TokenizeChat(TemplateFields):
-    """The body of /tokenize for messages."""
+class TokenizeContent(Strict):
+    """The body of /tokenize as llama.cpp's clients send it."""
+
+    content: str
+    model: str | None = None
+    add_special: bool | None = None
+    """Whether the text begins with BOS; false by default."""
+
+    parse_special: bool | None = None
+    """Whether special tokens may be written in the text; true by default."""
+
+    with_pieces: bool | None = None
+
+
+class TemplateRequest(TemplateFields):
+    """The body of /apply-template."""
 
     model: str | None = None
+
+
+class TokenizeChat(TemplateRequest):
+    """The body of /tokenize for messages."""
+
     return_token_strs: bool | None = None
 
 

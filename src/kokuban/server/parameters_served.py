@@ -19,8 +19,8 @@ _ANSWER = (
     Parameter(
         name="model",
         kind="string",
-        meaning="The served name, or one of its other names; see `/v1/models`.",
-        default=REQUIRED,
+        meaning="The served name, or one of its other names; see `/v1/models`. Absent or empty: "
+        "the served model.",
     ),
     Parameter(
         name="stream",
@@ -32,8 +32,8 @@ _ANSWER = (
         name="stream_options",
         kind="object",
         meaning="Only with `stream`. `include_usage`: a last chunk with the usage. "
-        "`continuous_usage_stats` (vLLM): usage in every chunk. `include_obfuscation`: without "
-        "effect, nothing is padded.",
+        "`continuous_usage_stats` (vLLM), only with it: usage in every chunk. "
+        "`include_obfuscation`: without effect, nothing is padded.",
     ),
     Parameter(
         name="n",
@@ -325,6 +325,15 @@ _CHAT = (
         meaning="Further variables for the template, such as `enable_thinking`.",
         apis=Api.CHAT,
         origin="vLLM",
+    ),
+    Parameter(
+        name="include_reasoning",
+        kind="boolean",
+        meaning="Whether the answer shows thoughts as `reasoning_content`. Hidden ones are made, "
+        "counted and paid for all the same.",
+        apis=Api.CHAT,
+        origin="vLLM",
+        default=True,
     ),
 )
 

@@ -1,10 +1,10 @@
 """What every route shares: the model that is served, and the way from a body to token ids."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
@@ -31,6 +31,8 @@ from kokuban.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from kokuban.server.tracing import Tracer
+
+Made = TypeVar("Made")
 
 MIN_TOKEN_BYTES = 128
 """The longest token is taken to have at least so many bytes. Generous, since what a tokenizer does
@@ -81,8 +83,12 @@ class Serving:
         return "fp_" + blake2b(facts.encode(), digest_size=5).hexdigest()
 
     def check_model(self, asked: str | None) -> None:
-        """Raises `UnknownModel` when another model is asked for."""
-        if asked is not None and asked not in self.model_names:
+        """Raises `UnknownModel` when another model is asked for.
+
+        Args:
+            asked: None or "": the client names none, and means the one that there is.
+        """
+        if asked and asked not in self.model_names:
             raise UnknownModel(asked[:128], self.info.model)
 
     def new_record(self, request: Request, api: str, params: SamplingParams) -> Record:
@@ -116,19 +122,22 @@ class Serving:
         record.submitted_s = self.clock.now()
         self.history.add(record, prompts)
 
-    def encode(self, text: str, *, add_bos: bool, param: str = "prompt") -> list[int]:
-        """Ids of a raw prompt, in which special tokens may be written out.
+    def encode(
+        self, text: str, *, add_bos: bool, param: str = "prompt", parse_special: bool = True
+    ) -> list[int]:
+        """Ids of a raw prompt.
 
         Long texts take long: see `work.off_loop`.
 
         Args:
             param: the field that the text stands in.
+            parse_special: whether special tokens may be written out in it.
 
         Raises:
             RequestError: the text cannot fit into the context, whatever its tokens are.
         """
         self._check_text(len(text.encode("utf-8", "replace")), param)
-        return self.model.tokenizer.encode(text, add_bos=add_bos, parse_special=True)
+        return self.model.tokenizer.encode(text, add_bos=add_bos, parse_special=parse_special)
 
     async def encode_chat(self, body: TemplateFields, num_bytes: int) -> list[int]:
         """Ids of a conversation; what users wrote is never read as a special token.
@@ -136,6 +145,23 @@ class Serving:
         Args:
             body: the messages.
             num_bytes: length of the body as it was sent.
+
+        Raises:
+            RequestError: see `_templated`.
+        """
+        return await self._templated(self.chat_template.encode_chat, body, num_bytes)
+
+    async def render_chat(self, body: TemplateFields, num_bytes: int) -> str:
+        """A conversation as the template writes it: text for people, not to be encoded.
+
+        Arguments and errors are those of `encode_chat`.
+        """
+        return await self._templated(self.chat_template.render_chat, body, num_bytes)
+
+    async def _templated(
+        self, write: Callable[..., Made], body: TemplateFields, num_bytes: int
+    ) -> Made:
+        """What a method of the template makes of a conversation.
 
         Raises:
             RequestError: the messages cannot fit into the context, whatever their tokens are, or
@@ -154,9 +180,9 @@ class Serving:
         if generation is None:
             generation = not continues
 
-        def work() -> list[int]:
+        def work() -> Made:
             self._check_text(sum(_length(message.content) for message in body.messages), "messages")
-            return self.chat_template.encode_chat(
+            return write(
                 body.plain_messages(),
                 tools=body.plain_tools(),
                 add_generation_prompt=generation,

@@ -150,6 +150,7 @@ def test_a_custom_call_and_its_result_are_told_as_those_of_a_function() -> None:
         ({"content": [], "encrypted_content": "gAAAAAB"}, None),
         ({"encrypted_content": "kokuban1.%%"}, None),
         ({"encrypted_content": "kokuban1./w=="}, None),
+        ({"encrypted_content": "kokuban1.\u00e9"}, None),
         (
             {
                 "summary": [
@@ -256,6 +257,7 @@ def test_a_choice_of_tools_is_said_as_in_a_chat(choice: Any, expected: Any) -> N
     [
         ({"type": "web_search"}, "of type 'web_search'"),
         ({"type": "function", "name": "g"}, "'g', which tools does not offer"),
+        ({"type": "function", "name": "f", "namespace": 5}, "'5__f', which tools does not offer"),
         ({"type": "allowed_tools", "mode": "auto", "tools": [5]}, "of type 'None'"),
     ],
 )

@@ -15,6 +15,7 @@ from kokuban.server.messages.answers import (
     ThinkingPiece,
     ToolUseBlock,
 )
+from kokuban.server.raw_json import UNREADABLE
 from kokuban.text.parts import CallPart, Part, ReasoningPart, TextPart
 
 _NO_ARGUMENTS = msgspec.Raw(b"{}")
@@ -89,6 +90,6 @@ def _json_object(text: str) -> msgspec.Raw | None:
     """A call's arguments as they are; None for those that were cut off."""
     try:
         msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return msgspec.Raw(text.encode())

@@ -90,7 +90,9 @@ class Metadata(Strict):
 class Conversation(Strict):
     """What both bodies have: counting takes what is sent for an answer."""
 
-    model: str
+    model: str | None = None
+    """Beyond Anthropic: the served one where it is left out or empty."""
+
     messages: list[InputMessage] = Field(min_length=1)
     system: str | list[Block] | None = None
     tools: list[InputTool] | None = Field(None, max_length=MAX_TOOLS)

@@ -5,7 +5,6 @@ so that the next turn's prompt begins with the tokens of this one.
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -30,7 +29,7 @@ def unseal(sealed: str) -> str:
         return ""
     try:
         return base64.b64decode(sealed.removeprefix(_SEALED), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # Also what is no base64, and no ASCII at all.
         return ""
 
 

@@ -91,7 +91,7 @@ class ResponseRequest(CacheFields):
     """The body of /v1/responses, and of /v1/responses/input_tokens."""
 
     model: str | None = None
-    """The served one where it is left out."""
+    """The served one where it is left out or empty."""
 
     input: Items | None = None
     instructions: str | None = None

@@ -69,7 +69,12 @@ async def create_response(request: Request) -> Response:
     if not body.background:
         return respond(serving, deltas, form, turn.record, stream=bool(body.stream))
     run = await kept.background.start(
-        form, deltas, turn.record, tenant, keeps_events=bool(body.stream)
+        form,
+        deltas,
+        turn.record,
+        tenant,
+        place=request.state.place,
+        keeps_events=bool(body.stream),
     )
     if body.stream and run.entry.log is not None:
         return replay(run.entry.log, 0, ping_s=serving.settings.ping_s)
@@ -117,7 +122,7 @@ async def delete_response(request: Request, response_id: str) -> Response:
     return _json(encode(ResponseDeleted(id=response_id)))
 
 
-@router.post("/v1/responses/{response_id}/cancel")
+@router.post("/v1/responses/{response_id}/cancel", frees=True)
 async def cancel_response(request: Request, response_id: str) -> Response:
     """End a response in the background; what it had said stays. One that has ended stays so."""
     entry = _found(request, response_id)
