@@ -35,8 +35,9 @@ from tools.bugbank_models import write_chain
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.engine.build import Engine, build_engine
 from kokuban.engine.core import EngineCore
-from kokuban.server.app import MODULES, create_app
+from kokuban.server.app import FIRST_MODULES, create_app
 from kokuban.server.description import describe
+from kokuban.server.faces import MODULES
 from kokuban.server.listen import bind
 from kokuban.server.run import Server
 from kokuban.server.settings import ServerSettings
@@ -189,6 +190,8 @@ async def target(built: Engine) -> AsyncIterator[Target]:
         "keyed": create_app(built, keyed),
         "wire": create_app(built, short),
     }
+    for app in apps.values():
+        app.state.later.load()
     sock = bind(short)
     started = asyncio.Event()
     server = Server(apps["wire"].state.serving, apps["wire"], started.set)
@@ -257,7 +260,8 @@ async def _try(tried: Target, case: Case, case_seed: int, report: Report) -> Non
 
 def case_maker() -> Callable[[int], Case]:
     """From a seed to its case."""
-    document = describe([route for module in MODULES for route in module.router.routes])
+    modules = (*FIRST_MODULES, *MODULES)
+    document = describe([route for module in modules for route in module.router.routes])
     return lambda seed: make_case(seed, document)
 
 

@@ -8,10 +8,9 @@ a 500 without its text, the log gets the traceback.
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -24,6 +23,9 @@ from kokuban.core.errors import (
     StepFailed,
     UnknownModel,
 )
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 CLIENT_CLOSED = 499
 """Not sent to anybody: the status in the log and the metrics when the client left first."""
@@ -137,7 +139,7 @@ def _from_starlette(error: HTTPException) -> Failure:
     )
 
 
-def from_validation(error: ValidationError) -> RequestError:
+def from_validation(error: "ValidationError") -> RequestError:
     """The first problem that pydantic found, with the path of the field at fault."""
     problems = error.errors(include_url=False, include_context=False)
     first = problems[0]["loc"][:1]

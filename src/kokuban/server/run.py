@@ -17,15 +17,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
+from starlette.applications import Starlette
 
 from kokuban.core.errors import ConfigError
 from kokuban.server.app import create_app
-from kokuban.server.embedding_models import EmbeddingRequest
 from kokuban.server.listen import load_certificates
-from kokuban.server.messages.models import MessagesRequest
-from kokuban.server.openai_models import ChatRequest, CompletionRequest
 from kokuban.server.protocol import Clocks, HttpProtocol
-from kokuban.server.responses.request import ResponseRequest
 from kokuban.server.serving import Serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
@@ -45,13 +42,6 @@ interpreter at the end of a native step while the event loop writes. docs/decisi
 _log = logging.getLogger(__name__)
 
 
-def warm_up() -> None:
-    """Build the validators that the first requests would build; takes some 30 ms, once."""
-    bodies = (ChatRequest, CompletionRequest, ResponseRequest, EmbeddingRequest, MessagesRequest)
-    for body in bodies:
-        body.model_rebuild()
-
-
 def run_server(
     model: ServedModel,
     settings: ServerSettings,
@@ -68,7 +58,7 @@ def run_server(
     sys.setswitchinterval(SWITCH_S)
     _allow_connections(settings.max_connections)
     app = create_app(model, settings)
-    server = Server(app.state.serving, app, on_ready)
+    server = Server(app, on_ready)
     server.run(sockets=[sock])
     if app.state.serving.tracer is not None:
         app.state.serving.tracer.close()
@@ -95,11 +85,10 @@ def _allow_connections(number: int) -> None:
 class Server(uvicorn.Server):
     """uvicorn, with our own way of ending."""
 
-    def __init__(
-        self, serving: Serving, app: object, on_ready: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, app: Starlette, on_ready: Callable[[], None] | None = None) -> None:
+        serving: Serving = app.state.serving
         config = uvicorn.Config(
-            app,  # type: ignore[arg-type]
+            app,
             # Not "auto": httptools takes headers without a limit, and nobody needs web sockets.
             http=partial(  # type: ignore[arg-type]
                 HttpProtocol, clocks=Clocks(serving.settings, serving.metrics.cut)
@@ -117,6 +106,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.exit_code = 0
         self._serving = serving
+        self._load_later = app.state.later.load
         self._on_ready = on_ready
         self._certificates = Certificates(serving.settings)
         self._ending: asyncio.Task[None] | None = None
@@ -127,7 +117,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self._on_ready is not None:
             self._on_ready()
-        self._loop.call_soon(warm_up)
+        self._loop.run_in_executor(None, self._load_later)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came. uvicorn's own handler would raise it again at the end: exit code 143."""

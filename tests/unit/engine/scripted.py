@@ -33,7 +33,7 @@ from kokuban.kvcache.prefix import KeySpace
 from kokuban.observe.clock import SystemClock
 from kokuban.sampling.grammar import CompiledGrammar, GrammarCompiler
 from kokuban.scheduler.scheduler import Scheduler
-from kokuban.weights.wheels import Progress
+from kokuban.weights.progress import Progress
 
 Kind = Literal["thread", "process"]
 KINDS: tuple[Kind, ...] = ("thread", "process")

@@ -31,7 +31,7 @@ from kokuban.observe.memory import settle_garbage
 if TYPE_CHECKING:
     from kokuban.engine.process.service import Service
     from kokuban.engine.thread import EngineThread
-    from kokuban.weights.wheels import Progress
+    from kokuban.weights.progress import Progress
 
 LAST_WORDS_S = 2.0
 """How long the end waits for the server to read."""

@@ -36,7 +36,7 @@ from kokuban.engine.process.pending import Group, Pending, Reader, fail
 from kokuban.engine.process.spawn import COMMAND
 from kokuban.engine.process.supervisor import Policy, Supervisor
 from kokuban.kvcache.events import Cursor, Replay
-from kokuban.weights.wheels import Progress
+from kokuban.weights.progress import Progress
 
 _log = logging.getLogger(__name__)
 
