@@ -194,7 +194,7 @@ async def target(built: Engine) -> AsyncIterator[Target]:
         app.state.later.load()
     sock = bind(short)
     started = asyncio.Event()
-    server = Server(apps["wire"].state.serving, apps["wire"], started.set)
+    server = Server(apps["wire"], started.set)
     server.capture_signals = nullcontext  # type: ignore[method-assign]
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     await started.wait()
