@@ -43,7 +43,7 @@ from kokuban.server.run import Server
 from kokuban.server.settings import ServerSettings
 
 CONCURRENCY = 48
-IDLE_S = 30.0
+IDLE_S = 120.0
 """In which everything must have ended when nobody asks for anything any more."""
 
 MAX_GROWTH_MIB = 24.0
