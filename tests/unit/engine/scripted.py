@@ -62,6 +62,8 @@ class Executor:
     def submit(self, plan: StepPlan) -> None:
         while (self._directory / "hold").exists():
             time.sleep(0.001)
+        if (self._directory / "slow").exists():
+            time.sleep(0.002)
         if (self._directory / "break").exists():
             raise RuntimeError("the kernel burnt")
         if (self._directory / "exit").exists():
