@@ -15,7 +15,6 @@ command when somebody asks for it: starting a server loads nothing of the benchm
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -98,7 +97,7 @@ class Argument:
 
 
 def with_options(*groups: type) -> Callable[[CommandT], CommandT]:
-    """Give a command the options that are the fields of dataclasses, behind its own."""
+    """Give a command further options: annotated attributes of classes, with their defaults."""
 
     def add(function: CommandT) -> CommandT:
         setattr(function, _GROUPS, groups)
@@ -131,10 +130,9 @@ def _own(function: Callable[..., None], hints: Mapping[str, Any]) -> Iterator[cl
 def _of_groups(function: Callable[..., None]) -> Iterator[click.Parameter]:
     for group in getattr(function, _GROUPS, ()):
         hints = get_type_hints(group, include_extras=True)
-        for each in fields(group):
-            assert each.default is not MISSING, f"the option {each.name} has no default"
-            kind, declared = get_args(hints[each.name])
-            yield declared.parameter(each.name, kind, each.default)
+        for name, hint in hints.items():
+            kind, declared = get_args(hint)
+            yield declared.parameter(name, kind, getattr(group, name))
 
 
 def _type_of(kind: Any) -> tuple[type, bool]:

@@ -1,7 +1,6 @@
 """Options of `kokuban serve` about who may call and how long the server waits for whom."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from kokuban.cli.commands import Option
@@ -10,7 +9,6 @@ if TYPE_CHECKING:
     from kokuban.server.settings import ServerSettings
 
 
-@dataclass(frozen=True)
 class HttpOptions:
     """Those that have no place of their own in the command; see `ServerSettings`."""
 

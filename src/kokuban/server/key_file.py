@@ -13,7 +13,6 @@ A file whose name does not end in `.toml` has one key on each line, all of which
 """
 
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from typing import Any
@@ -97,6 +96,8 @@ def _from_lines(text: str) -> list[KeyEntry]:
 
 
 def _from_toml(text: str) -> list[KeyEntry]:
+    import tomllib  # A start without such a file needs none of it.
+
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -20,7 +20,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from kokuban.core.errors import ConfigError
-from kokuban.server.app import create_app
+from kokuban.server.app import Later, create_app
 from kokuban.server.listen import load_certificates
 from kokuban.server.protocol import Clocks, HttpProtocol
 from kokuban.server.serving import Serving
@@ -34,6 +34,9 @@ _LAST_WORDS_S = 2
 _OTHER_FILES = 256
 _CERTIFICATE_TICKS = 100
 """Certificates are looked at every ten seconds."""
+
+LOAD_AFTER_S = 0.1
+"""Who waits for the server to be ready is told so before it imports its other routes."""
 
 SWITCH_S = 2e-4
 """The interpreter's switch interval while a server runs: how long the engine's thread waits for the
@@ -106,7 +109,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.exit_code = 0
         self._serving = serving
-        self._load_later = app.state.later.load
+        self._later: Later = app.state.later
         self._on_ready = on_ready
         self._certificates = Certificates(serving.settings)
         self._ending: asyncio.Task[None] | None = None
@@ -119,7 +122,11 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self._on_ready is not None:
             self._on_ready()
-        self._loop.run_in_executor(None, self._load_later)
+        self._loop.call_later(LOAD_AFTER_S, self._load_faces)
+
+    def _load_faces(self) -> None:
+        if self._loop is not None and not self.should_exit:
+            self._loop.run_in_executor(None, self._later.load)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came. uvicorn's own handler would raise it again at the end: exit code 143."""

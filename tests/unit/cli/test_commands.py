@@ -103,7 +103,7 @@ def test_a_check_sees_the_value_and_may_change_it() -> None:
     assert given_to(run, "--count", "4") == (0, "8\n")
 
 
-def test_a_command_may_have_the_fields_of_a_dataclass_as_options() -> None:
+def test_a_command_may_have_the_attributes_of_a_class_as_options() -> None:
     @with_options(HttpOptions)
     def run(
         context: click.Context, name: Annotated[str, Option(help="A.")] = "n", **more: object

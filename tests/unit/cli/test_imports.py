@@ -74,6 +74,7 @@ def test_the_server_and_the_engine_are_among_them(loaded: set[str]) -> None:
         "schemathesis",
         "sqlite3",
         "statistics",
+        "tomllib",
         "torch",
         "transformers",
         "typer",
