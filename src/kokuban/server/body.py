@@ -20,6 +20,9 @@ Body = TypeVar("Body", bound=Strict)
 MAX_DISCARDED_BYTES = 64 * 2**20
 """Of a body that is too large: read and dropped, so that the client can read why, up to here."""
 
+MAX_LENGTH_DIGITS = 20
+"""Of a Content-Length that are read; the HTTP library takes no more."""
+
 MAX_NAMED = 8
 """Unknown fields that a header names."""
 
@@ -100,7 +103,8 @@ def _unknown(name: str, known: Sequence[str]) -> RequestError:
 
 async def _read(request: Request, limit: int) -> bytes:
     announced = request.headers.get("content-length", "")
-    total = int(announced) if announced.isdecimal() else 0
+    # Python makes no number of thousands of digits, and so many are too large anyway.
+    total = int(announced[:MAX_LENGTH_DIGITS]) if announced.isdecimal() else 0
     if total > MAX_DISCARDED_BYTES:
         raise _too_large(limit)
     pieces: list[bytes] = []

@@ -6,7 +6,7 @@ Nothing imports this module before somebody asks for the document.
 import inspect
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from pydantic import BaseModel
@@ -31,6 +31,7 @@ from kokuban.server.described import (
 from kokuban.server.messages import errors as messages_errors
 from kokuban.server.responses.items import MODELS as ITEM_MODELS
 from kokuban.server.routes import Endpoint
+from kokuban.server.schema_parts import TOKEN_ID
 
 REF = "#/components/schemas/{}"
 
@@ -52,20 +53,52 @@ _ERROR = {
 }
 
 
-def describe(routes: Sequence[Route]) -> dict[str, Any]:
-    """The document of these routes; those that are not to be shown are left out."""
+class Served(NamedTuple):
+    """What the document says of the model that is served."""
+
+    names: Sequence[str]
+    """Of the model. They are examples, no limit: a client that was made from one server's document
+    may talk to another."""
+
+    vocab_size: int
+
+
+def describe(routes: Sequence[Route], served: Served | None = None) -> dict[str, Any]:
+    """The document of these routes; those that are not to be shown are left out.
+
+    Args:
+        served: None: of any model.
+    """
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         if route.include_in_schema:
             [method] = route.methods or {"GET"}
             operations = paths.setdefault(route.path_format, {})
             operations[method.lower()] = _operation(method.lower(), route)
+    schemas = _schemas()
+    if served is not None:
+        for model in set().union(*BODIES.values()):
+            if (name := schemas[model.__name__]["properties"].get("model")) is not None:
+                name["examples"] = [*served.names]
+        _limit_ids(schemas, served.vocab_size - 1)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Kokuban", "version": __version__},
         "paths": paths,
-        "components": {"schemas": _schemas()},
+        "components": {"schemas": schemas},
     }
+
+
+def _limit_ids(schema: Any, largest: int) -> None:
+    """Give every schema of token ids its limit."""
+    if isinstance(schema, dict):
+        if schema.get("format") == TOKEN_ID:
+            schema["maximum"] = largest
+        for inner in schema.values():
+            _limit_ids(inner, largest)
+    elif isinstance(schema, list):
+        for inner in schema:
+            _limit_ids(inner, largest)
 
 
 def _schemas() -> dict[str, Any]:
