@@ -11,10 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from jsonschema import Draft202012Validator
-from tests.server.asgi import client
+from tests.server.asgi import ALL_MODULES, client
 from tests.server.fakes import served
 
-from kokuban.server.app import MODULES
 from kokuban.server.description import describe
 
 STREAM = "text/event-stream"
@@ -59,7 +58,7 @@ PATHS = (
 
 @cache
 def document() -> dict[str, Any]:
-    made = describe([route for module in MODULES for route in module.router.routes])
+    made = describe([route for module in ALL_MODULES for route in module.router.routes])
     loaded: dict[str, Any] = json.loads(json.dumps(made))
     return loaded
 

@@ -103,7 +103,7 @@ async def test_each_key_has_its_own_and_the_file_says_how_much(tmp_path: Path) -
         "[keys.one]\nkey = 'key-of-one'\n"
         "[keys.two]\nkey = 'key-of-two'\nrequests_per_minute = 2\n"
         "[keys.free]\nkey = 'key-of-free'\nrequests_per_minute = 0\n"
-        "[keys.also-two]\nkey = 'also-key-of-two'\ntenant = 'two'\nrequests_per_minute = 2\n"
+        "[keys.also-two]\nkey = 'also-key-of-two'\ntenant = 'two'\n"
     )
     path.chmod(0o600)
     app = app_of(Clock(), api_key_file=str(path), requests_per_minute=1)

@@ -18,8 +18,6 @@ from kokuban.observe.metrics import EngineCollector, ServingMetrics
 from kokuban.server.history import MAX_TOKENS, History
 from kokuban.server.keys import KeyRing
 from kokuban.server.life import Drain
-from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
-from kokuban.server.output_format import OutputForm
 from kokuban.server.quota import Quotas
 from kokuban.server.record import Record
 from kokuban.server.settings import ServedModel, ServerSettings
@@ -30,6 +28,8 @@ from kokuban.text.chat import ChatTemplate
 from kokuban.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
+    from kokuban.server.output_format import OutputForm
     from kokuban.server.tracing import Tracer
 
 Made = TypeVar("Made")
@@ -139,7 +139,7 @@ class Serving:
         self._check_text(len(text.encode("utf-8", "replace")), param)
         return self.model.tokenizer.encode(text, add_bos=add_bos, parse_special=parse_special)
 
-    async def encode_chat(self, body: TemplateFields, num_bytes: int) -> list[int]:
+    async def encode_chat(self, body: "TemplateFields", num_bytes: int) -> list[int]:
         """Ids of a conversation; what users wrote is never read as a special token.
 
         Args:
@@ -151,7 +151,7 @@ class Serving:
         """
         return await self._templated(self.chat_template.encode_chat, body, num_bytes)
 
-    async def render_chat(self, body: TemplateFields, num_bytes: int) -> str:
+    async def render_chat(self, body: "TemplateFields", num_bytes: int) -> str:
         """A conversation as the template writes it: text for people, not to be encoded.
 
         Arguments and errors are those of `encode_chat`.
@@ -159,7 +159,7 @@ class Serving:
         return await self._templated(self.chat_template.render_chat, body, num_bytes)
 
     async def _templated(
-        self, write: Callable[..., Made], body: TemplateFields, num_bytes: int
+        self, write: Callable[..., Made], body: "TemplateFields", num_bytes: int
     ) -> Made:
         """What a method of the template makes of a conversation.
 
@@ -276,13 +276,13 @@ def serving_of(request: Request) -> Serving:
 
 
 def sampling_params(
-    body: SamplingFields,
+    body: "SamplingFields",
     vocab_size: int,
     *,
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None = None,
-    form: OutputForm | None = None,
+    form: "OutputForm | None" = None,
 ) -> SamplingParams:
     """What the client asked for, checked; what it left out has the default.
 
@@ -317,7 +317,7 @@ def sampling_params(
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
 
-def check_stream_options(body: SamplingFields) -> None:
+def check_stream_options(body: "SamplingFields") -> None:
     """Raises `RequestError` for options of a stream without a stream, as OpenAI does."""
     if body.stream_options is not None and not body.stream:
         raise RequestError(
@@ -360,7 +360,7 @@ def _longest_token(tokenizer: Tokenizer) -> int:
     return max(MIN_TOKEN_BYTES, longest + 1)
 
 
-def _length(content: str | list[str | ContentPart] | None) -> int:
+def _length(content: "str | list[str | ContentPart] | None") -> int:
     """Bytes of a message's text."""
     if content is None:
         return 0
