@@ -6,9 +6,9 @@ Reads:  files by what was done to them and how it ended. Exit code 1 and the fil
         went beyond the bounds. `--file SEED` runs one and shows it.
 
 Small good files of every architecture and storage type are spoiled (`fuzz_files`), described as
-`kokuban inspect` does, loaded as `kokuban serve` does, and asked for a few tokens. Half are GGUF files, half
-directories of safetensors. Files are loaded one after another in a process that is started again
-when it dies. Without the sanitizers the same is tried, and less is seen.
+`kokuban inspect` does, loaded as `kokuban serve` does, and asked for a few tokens. Half are GGUF
+files, half directories of safetensors. Files are loaded one after another in a process that is
+started again when it dies. Without the sanitizers the same is tried, and less is seen.
 """
 
 import argparse
