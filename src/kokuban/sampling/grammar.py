@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from kokuban.core.errors import RequestError
 from kokuban.core.request import Request
 from kokuban.sampling.json_numbers import NumberRun, num_leading_digits
-from kokuban.text.json_schema import MAX_CHARACTERS, keyword_of
 
 MAX_LEXER_STATES = 50_000
 """About 2 KB each, of each running request."""
@@ -173,6 +172,8 @@ class GrammarCompiler:
         """
         from llguidance import LLMatcher, LLParserLimits
 
+        from kokuban.text.json_schema import keyword_of
+
         _check_text(source)
         table = self._ready_table()
         limits = LLParserLimits(
@@ -295,6 +296,8 @@ class Constraint:
 
 
 def _check_text(source: str) -> None:
+    from kokuban.text.json_schema import MAX_CHARACTERS
+
     try:
         num_bytes = len(source.encode())
     except UnicodeError:

@@ -28,6 +28,7 @@ from kokuban.server.responses import routes as responses
 from kokuban.server.responses.request import ResponseRequest
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
+from kokuban.server.serving import serving_of
 
 MODULES = (
     chat,
@@ -66,11 +67,13 @@ def _description(routes: list[Route]) -> Router:
     made: list[bytes] = []
 
     @router.get("/openapi.json")
-    async def openapi(_request: Request) -> Response:
+    async def openapi(request: Request) -> Response:
         if not made:
-            from kokuban.server.description import describe
+            from kokuban.server.description import Served, describe
 
-            made.append(msgspec.json.encode(describe(routes)))
+            serving = serving_of(request)
+            served = Served(serving.model_names, serving.info.vocab_size)
+            made.append(msgspec.json.encode(describe(routes, served)))
         return Response(made[0], media_type="application/json")
 
     return router

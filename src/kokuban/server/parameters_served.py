@@ -4,6 +4,7 @@ from kokuban.core.parameters import MAX_LOGPROBS, MOST_TOKENS, RANGES, Range
 from kokuban.core.sampling_params import MAX_STOPS
 from kokuban.server.parameter import REQUIRED, Api, Parameter
 from kokuban.server.parameters_form import FORM
+from kokuban.server.schema_parts import BIASES, VARIABLES
 
 MAX_BIASES = 1024
 MAX_STOP_LENGTH = 1024
@@ -86,7 +87,7 @@ _LENGTH = (
         kind="string or array of strings",
         meaning=f"Strings that end the text and are not part of it: at most {MAX_STOPS}, none "
         f"empty, each of at most {MAX_STOP_LENGTH:,} characters.",
-        min_length=0,
+        shape={"minLength": 1, "maxLength": MAX_STOP_LENGTH, "maxItems": MAX_STOPS},
     ),
     Parameter(
         name="stop_token_ids",
@@ -177,6 +178,7 @@ _SAMPLING = (
         kind="object of numbers",
         meaning="Token id to a number from -100 to 100, added to its logit.",
         max_length=MAX_BIASES,
+        shape=BIASES,
     ),
     Parameter(
         name="seed",
@@ -294,6 +296,7 @@ _CHAT = (
         kind="array of strings",
         meaning='Only `["text"]`.',
         apis=Api.CHAT,
+        shape={"minItems": 1, "maxItems": 1},
     ),
     Parameter(
         name="reasoning_effort",
@@ -323,6 +326,7 @@ _CHAT = (
         name="chat_template_kwargs",
         kind="object",
         meaning="Further variables for the template, such as `enable_thinking`.",
+        shape=VARIABLES,
         apis=Api.CHAT,
         origin="vLLM",
     ),
@@ -345,6 +349,7 @@ _COMPLETIONS = (
         "text count.",
         apis=Api.COMPLETIONS,
         default=REQUIRED,
+        shape={"minItems": 1},
     ),
     Parameter(
         name="suffix",
