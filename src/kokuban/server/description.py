@@ -5,7 +5,7 @@ Nothing imports this module before somebody asks for the document.
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,9 +29,17 @@ from kokuban.server.described import (
     structs,
 )
 from kokuban.server.messages import errors as messages_errors
+from kokuban.server.openai_models import ChatRequest, CompletionRequest
+from kokuban.server.parameter import Api, Fate, Parameter
+from kokuban.server.parameters_other import OTHER
 from kokuban.server.responses.items import MODELS as ITEM_MODELS
 from kokuban.server.routes import Endpoint
 from kokuban.server.schema_parts import TOKEN_ID
+
+_GENERATING: Mapping[Api, type[BaseModel]] = {
+    Api.CHAT: ChatRequest,
+    Api.COMPLETIONS: CompletionRequest,
+}
 
 REF = "#/components/schemas/{}"
 
@@ -108,10 +116,22 @@ def _schemas() -> dict[str, Any]:
     _, bodies = models_json_schema(
         [(model, "validation") for model in models], ref_template=REF.format("{model}")
     )
+    for parameter in OTHER:
+        if parameter.fate is Fate.IGNORED:
+            for api in parameter.apis:
+                properties = bodies["$defs"][_GENERATING[api].__name__]["properties"]
+                properties[parameter.name] = _without_effect(parameter)
     _, answers = msgspec.json.schema_components(structs(), ref_template=REF.format("{name}"))
     for event in OF_RESPONSE:
         answers[event.__name__]["properties"]["response"] = _ref("ResponseBody")
     return {**bodies["$defs"], **answers, "ErrorEnvelope": _ERROR}
+
+
+def _without_effect(parameter: Parameter) -> dict[str, Any]:
+    """Of a field that is taken and changes nothing; its type must be right all the same."""
+    kinds = [{"type": kind} for kind in sorted(parameter.json_types)]
+    words = f"Accepted, without effect. {parameter.meaning}"
+    return {"anyOf": [*kinds, {"type": "null"}], "default": None, "description": words}
 
 
 def _operation(method: str, route: Route) -> dict[str, Any]:
