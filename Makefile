@@ -8,7 +8,7 @@ STAMP := $(VENV)/.ready
 DEV_STAMP := $(VENV)/.ready-dev
 NATIVE := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: setup native serve test test-models check bench clean
+.PHONY: setup native serve test test-models check sanitize fuzz bench clean
 
 setup: $(STAMP)
 
@@ -46,6 +46,13 @@ check: $(DEV_STAMP)
 	$(PY) tools/check_docs.py
 	$(PY) tools/make_api_reference.py --check
 	$(PY) tools/make_bugbank_table.py --check
+
+sanitize: $(DEV_STAMP)
+	PYTHONPATH=src $(PY) tools/sanitize.py thread
+	PYTHONPATH=src $(PY) tools/sanitize.py address -- python -m benchmarks.fuzz_models
+
+fuzz: $(DEV_STAMP)
+	PYTHONPATH=src:. $(PY) -m benchmarks.fuzz
 
 bench: $(STAMP)
 	$(VENV)/bin/kokuban bench latency $(MODEL)

@@ -1,220 +1,41 @@
 """Does every answer look as the documents say: our own, and OpenAI's description of its API?
 
 Run:    python -m benchmarks.conformance [--cases 10000] [--seed 0] [--openai openapi.json]
-        [--openai-cases 2000] [--only createResponse,listModels] [--show 20]
+        [--openai-cases 2000] [--minutes 20] [--only listModels] [--show 20]
+        [--why 5]
 Needs:  schemathesis 4 (`pip install schemathesis`).
-Reads:  for each operation its cases, how many succeeded, answers 5xx, answers and events that no
-        schema allows, events of streams. Exit code 1 where something was wrong.
+Reads:  for each operation its cases; of those that the document allows how many were answered, and
+        with --why the reasons for refusing others; answers 5xx; answers and events that no schema
+        allows; streams and their events; requests that the document does not allow and that were
+        answered all the same. Exit code 1 where one of the columns 5xx, bad and lenient is not 0.
 
 `kokuban serve` runs in a process of its own with the model of `tests/clients/scripted_model.py`.
 Schemathesis makes the requests: some that a document allows, and for our own document some that it
-does not. Nine of ten are given the served model's name and the id of what exists, or nearly all
-would be a 404. Streams are judged here, event by event: Schemathesis does not look into them.
+does not. Nine of ten of the first kind are made such that this server can answer them
+(`conformance_aim`); the tenth shows that the rest is refused in good order. Streams are judged
+here, event by event: Schemathesis does not look into them.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import httpx
-import requests
 import schemathesis
-from benchmarks.conformance_documents import (
-    STREAM,
-    Document,
-    event_data,
-    openai_document,
-    own_document,
-)
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
-from hypothesis.errors import Unsatisfiable
-from schemathesis import Case, GenerationMode
+from benchmarks.conformance_documents import KEY, Document, narrowed, openai_document, own_document
+from benchmarks.conformance_run import Row, Run, Target
 from schemathesis.checks import load_all_checks
-from schemathesis.core.failures import FailureGroup
-from schemathesis.schemas import APIOperation
-from schemathesis.specs.openapi import checks as openapi_checks
 from tests.clients.scripted_model import call_text, write_model
 from tests.server.child import Child, serving
 
-SCHEMA_CHECK = openapi_checks.response_schema_conformance
-CHECKS = [
-    schemathesis.checks.not_a_server_error,
-    openapi_checks.status_code_conformance,
-    openapi_checks.content_type_conformance,
-    openapi_checks.response_headers_conformance,
-    SCHEMA_CHECK,
-]
-SUPPRESSED = list(HealthCheck)
-OPTIONS = ("--max-context-tokens", "256", "--kv-memory", "64M")
+OPTIONS = ("--max-context-tokens", "8192", "--kv-memory", "64M", "--admin-key", KEY)
 NUM_PLAIN = 20
 """Cases of an operation that takes nothing: all of them are the same."""
-
-
-@dataclass
-class Row:
-    """What was found of one operation."""
-
-    name: str
-    statuses: Counter[int] = field(default_factory=Counter)
-    num_events: int = 0
-    num_streams: int = 0
-    num_taken: int = 0
-    """Of the requests that the document does not allow: those that succeeded."""
-
-    violations: list[str] = field(default_factory=list)
-
-    @property
-    def num_cases(self) -> int:
-        return self.statuses.total()
-
-    @property
-    def num_successes(self) -> int:
-        return sum(count for status, count in self.statuses.items() if status < 300)
-
-    @property
-    def num_server_errors(self) -> int:
-        return sum(count for status, count in self.statuses.items() if status >= 500)
-
-
-class Target:
-    """The server, and what exists on it."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._http = httpx.Client(base_url=url, timeout=60)
-
-    def response_id(self) -> str:
-        """A new response, of which the stream can be asked for again."""
-        body = {"model": "m", "input": "p", "background": True, "stream": True}
-        answer = self._http.post("/v1/responses", json=body)
-        first = json.loads(event_data(answer.content)[0])
-        return str(first["response"]["id"])
-
-    def session(self) -> str:
-        """A session that exists from now on."""
-        body = {"model": "m", "prompt": "p", "max_tokens": 1, "prompt_cache_key": "s"}
-        self._http.post("/v1/completions", json=body).raise_for_status()
-        return "s"
-
-    def request_id(self) -> str:
-        """A request that can be explained."""
-        answer = self._http.post("/v1/completions", json={"model": "m", "prompt": "p"})
-        return str(answer.headers["x-request-id"])
-
-    def aim(self, case: Case, *, stream: bool) -> None:
-        """Make a case ask for what exists."""
-        makers = {
-            "model": lambda: "m",
-            "response_id": self.response_id,
-            "session": self.session,
-            "request_id": self.request_id,
-        }
-        for name in case.path_parameters or {}:
-            case.path_parameters[name] = makers[name]()
-        if isinstance(case.body, dict):
-            case.body["model"] = "m"
-            if stream:
-                case.body["stream"] = True
-
-
-@dataclass
-class Run:
-    """One document against one server."""
-
-    document: Document
-    target: Target
-    first_seed: int
-    session: requests.Session = field(default_factory=requests.Session)
-
-    def operation(self, operation: APIOperation[Any, Any, Any, Any], num_cases: int) -> Row:
-        """Send the cases of one operation."""
-        row = Row(operation.definition.raw["operationId"])
-        modes = {GenerationMode.POSITIVE: num_cases}
-        if self.document.has_negative and num_cases > NUM_PLAIN:
-            modes = {
-                GenerationMode.POSITIVE: num_cases * 2 // 3,
-                GenerationMode.NEGATIVE: num_cases - num_cases * 2 // 3,
-            }
-        for mode, count in modes.items():
-            self._cases(operation, row, mode, count)
-        return row
-
-    def _cases(
-        self,
-        operation: APIOperation[Any, Any, Any, Any],
-        row: Row,
-        mode: GenerationMode,
-        count: int,
-    ) -> None:
-        is_positive = mode is GenerationMode.POSITIVE
-        streams = self.document.events_of(row.name) is not None
-
-        @seed(self.first_seed)
-        @settings(
-            max_examples=count, deadline=None, database=None, suppress_health_check=SUPPRESSED,
-            phases=[Phase.generate], print_blob=False,
-        )  # fmt: skip
-        @given(
-            case=operation.as_strategy(generation_mode=mode),
-            luck=st.integers(0, 9),
-            stream=st.booleans(),
-        )
-        def send(case: Case, luck: int, stream: bool) -> None:
-            if is_positive and luck:
-                self.target.aim(case, stream=stream and streams)
-            self._send(case, row, is_positive=is_positive)
-
-        with suppress(Unsatisfiable):  # Nothing in a plain path can be wrong.
-            send()
-
-    def _send(self, case: Case, row: Row, *, is_positive: bool) -> None:
-        try:
-            response = case.call(base_url=self.document.base, session=self.session, timeout=60)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer
-            row.violations.append(f"no answer: {error!r}"[:500])
-            row.statuses[599] += 1
-            return
-        row.statuses[response.status_code] += 1
-        row.num_taken += not is_positive and response.status_code < 300
-        is_stream = response.headers.get("content-type", [""])[0].startswith(STREAM)
-        # Schemathesis would read a stream as one JSON text.
-        checks = [c for c in CHECKS if not is_stream or c is not SCHEMA_CHECK]
-        try:
-            case.validate_response(response, checks=checks)
-        except FailureGroup as group:
-            row.violations += [
-                f"{failure.title}: {failure.message}\n{_shown(case)}"
-                for failure in group.exceptions
-            ]
-        if is_stream:
-            self._judge(row, case, response.content)
-
-    def _judge(self, row: Row, case: Case, body: bytes) -> None:
-        """Each event of a stream, and how it ends."""
-        row.num_streams += 1
-        try:
-            events = event_data(body)
-            for data in events:
-                if data == b"[DONE]":
-                    continue
-                row.num_events += 1
-                if problem := self.document.problem(row.name, json.loads(data)):
-                    row.violations.append(f"event {data[:500]!r}: {problem}\n{_shown(case)}")
-        except ValueError as error:
-            row.violations.append(f"{error}\n{_shown(case)}")
-
-
-def _shown(case: Case) -> str:
-    return f"  {case.method} {case.formatted_path} {case.query or ''} {str(case.body)[:1500]}"
+ROUND = 100
+"""Cases of an operation in a row, before the next one has its turn."""
 
 
 @contextmanager
@@ -228,9 +49,9 @@ def server() -> Iterator[Child]:
 
 
 def share(document: Document, num_cases: int) -> dict[str, int]:
-    """How many cases each operation gets: three parts with a body, one without, few else."""
+    """How many cases each operation gets: two parts with a body, one without, few of the rest."""
     weights = {
-        name: 3 if "requestBody" in operation else int(bool(operation.get("parameters")))
+        name: 2 if "requestBody" in operation else int(bool(operation.get("parameters")))
         for name, operation in document.operations().items()
     }
     part = num_cases / sum(weights.values())
@@ -240,35 +61,48 @@ def share(document: Document, num_cases: int) -> dict[str, int]:
 def judge(
     document: Document, target: Target, args: argparse.Namespace, num_cases: int
 ) -> list[Row]:
-    """Run all operations of a document."""
+    """Run all operations of a document in turns, until they have their cases or time is up."""
     load_all_checks()
-    schema = schemathesis.openapi.from_dict(document.raw)
+    schema = schemathesis.openapi.from_dict(narrowed(document.raw))
     run = Run(document, target, args.seed)
     only = set(args.only.split(",")) if args.only else None
-    counts = share(document, num_cases)
-    rows = []
-    for found in schema.get_all_operations():
-        operation = found.ok()
-        name = operation.definition.raw["operationId"]
-        if only is None or name in only:
-            rows.append(run.operation(operation, counts[name]))
-            print(line(document.name, rows[-1]), flush=True)
-            for violation in rows[-1].violations[: args.show]:
-                print(f"    {violation}", flush=True)
-    return rows
+    found = [each.ok() for each in schema.get_all_operations()]
+    operations = {each.definition.raw["operationId"]: each for each in found}
+    left = {
+        n: count for n, count in share(document, num_cases).items() if only is None or n in only
+    }
+    rows = {name: Row(name) for name in left}
+    end_s = time.perf_counter() + args.minutes * 60
+    number = 0
+    while any(left.values()) and time.perf_counter() < end_s:
+        for name in left:
+            count = min(ROUND, left[name])
+            if count:
+                run.round(operations[name], rows[name], count, number)
+            left[name] -= count
+        number += 1
+    for row in rows.values():
+        print(line(document.name, row), flush=True)
+        for violation in row.violations[: args.show]:
+            print(f"    {violation}", flush=True)
+        for why, count in row.refusals.most_common(args.why):
+            print(f"    {count:6} {why}", flush=True)
+    return list(rows.values())
 
 
-COLUMNS = "{:8} {:44} {:>6} {:>6} {:>4} {:>4} {:>7} {:>7} {:>7}"
+COLUMNS = "{:8} {:32} {:>6} {:>7} {:>8} {:>4} {:>4} {:>7} {:>7} {:>7}  {}"
 HEAD = COLUMNS.format(
-    "document", "operation", "cases", "2xx", "5xx", "bad", "streams", "events", "lenient"
-)
+    "document", "operation", "cases", "allowed", "answered", "5xx", "bad", "lenient", "streams",
+    "events", "statuses",
+)  # fmt: skip
 
 
 def line(document: str, row: Row) -> str:
     """A line of the table."""
     return COLUMNS.format(
-        document, row.name[:44], row.num_cases, row.num_successes, row.num_server_errors,
-        len(row.violations), row.num_streams, row.num_events, row.num_taken,
+        document, row.name[:32], row.num_cases, row.num_allowed, row.num_answered,
+        row.num_server_errors, len(row.violations), row.num_lenient, row.num_streams,
+        row.num_events, dict(sorted(row.statuses.items())),
     )  # fmt: skip
 
 
@@ -278,7 +112,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--openai", type=Path, help="OpenAI's openapi.json")
     parser.add_argument("--openai-cases", type=int, default=2_000)
+    parser.add_argument("--minutes", type=float, default=600, help="most for each document")
     parser.add_argument("--only", help="operationIds, with commas")
+    parser.add_argument("--why", type=int, default=0, help="reasons of refusals to be shown")
     parser.add_argument("--show", type=int, default=20, help="violations of each operation")
     args = parser.parse_args()
     start_s = time.perf_counter()
@@ -287,6 +123,7 @@ def main() -> None:
         print(HEAD)
         rows = judge(own_document(child.url), target, args, args.cases) if args.cases else []
         if args.openai:
+            target.is_ours = False
             rows += judge(openai_document(args.openai, child.url), target, args, args.openai_cases)
         log = child.log.read_text()
     print("tracebacks in the log:", log.count("Traceback"))

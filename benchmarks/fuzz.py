@@ -1,276 +1,70 @@
 """Does any request, however wrong, disturb the server: an answer 500, a dead engine, a lost block?
 
 Run:    python -m benchmarks.fuzz [--cases 200000] [--seed 0] [--streams 8] [--case SEED]
-Reads:  cases by kind and status, cases a second, memory after each tenth of them. Exit code 1
-        and the case's seed where an answer was 5xx, had no envelope, came too late, or a stream
-        beside it said something else than alone. `--case` runs one case and shows it.
+Reads:  cases by kind and status, cases a second, the slowest, memory after each tenth of them.
+        Exit code 1 and the case's seed where an answer was 5xx, had no envelope, never came, or a
+        stream beside it said something else than alone. `--case` runs one case and shows it.
 
-The server is the real one around the real engine with a scripted model, called in process: what is
-tried is all that lies behind the HTTP parser. While the cases run, long streams run beside them.
-At the end the engine must be idle, every block free, and its own checks content.
+The server is the real one around the real engine with a scripted model: called in process, behind
+the HTTP parser, or over a socket. What is sent: `fuzz_cases`. While the cases run, long streams run
+beside them. At the end the engine must be idle, nothing may run in the background, every block must
+be free, and the engine's own checks content; and memory must not have grown since the third tenth.
 """
 
 import argparse
 import asyncio
+import gc
 import json
-import random
+import logging
 import resource
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fuzz_cases import KEYS, Ask, Case, make_case
+from benchmarks.fuzz_client import Answer, Client, problem, send_raw
 from starlette.applications import Starlette
-from tests.parameter_values import JUNK, bad, good
 from tools.bugbank_models import write_chain
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.engine.build import Engine, build_engine
 from kokuban.engine.core import EngineCore
-from kokuban.server.app import create_app
-from kokuban.server.parameter import Api, Parameter
-from kokuban.server.parameters import TABLE
+from kokuban.server.app import FIRST_MODULES, create_app
+from kokuban.server.description import describe
+from kokuban.server.faces import MODULES
+from kokuban.server.listen import bind
+from kokuban.server.run import Server
 from kokuban.server.settings import ServerSettings
 
-CASE_TIMEOUT_S = 300.0
-"""Long, since a busy machine is no fault of the server."""
-
 CONCURRENCY = 48
+IDLE_S = 120.0
+"""In which everything must have ended when nobody asks for anything any more."""
+
+MAX_GROWTH_MIB = 24.0
+"""Since the third tenth, when what is bounded (explanations, responses, grammars) is full."""
+
 LETTERS = range(ord("a"), ord("z") + 1)
 SCRIPT = {
     token: LETTERS[(token - 96) % 26] if token in LETTERS else ord("a") for token in range(512)
 }
 """Everything is followed by the alphabet, for ever."""
 
-BASES: Mapping[str, str] = {
-    "/v1/chat/completions": '"model":"m","messages":[{"role":"user","content":"p"}]',
-    "/v1/completions": '"model":"m","prompt":"p"',
-    "/v1/responses": '"model":"m","input":"p"',
-    "/v1/messages": '"model":"m","max_tokens":3,"messages":[{"role":"user","content":"p"}]',
-    "/v1/messages/count_tokens": '"model":"m","messages":[{"role":"user","content":"p"}]',
-    "/v1/embeddings": '"model":"m","input":"p"',
-    "/tokenize": '"prompt":"p"',
-    "/detokenize": '"tokens":[97]',
-    "/v1/sessions/s/pause": '"expected_s":0.01',
-}
-"""Fields that make a good body of each route; routes that the server has not are left out."""
-
-LIMITS: Mapping[str, str] = {
-    "/v1/chat/completions": "max_tokens",
-    "/v1/completions": "max_tokens",
-    "/v1/responses": "max_output_tokens",
-    "/v1/messages": "max_tokens",
-}
-"""How each route calls the length of an answer: most of them are kept short."""
-
-PATHS = (
-    "/", "/health", "/ready", "/metrics", "/stats", "/version", "/v1/models", "/v1/models/m",
-    "/v1/models/nope", "/v1/explain/none", "/v1/sessions/s", "/v1/sessions/s/resume",
-    "/reset_prefix_cache", "/props", "/slots", "/tokenizer_info", "/get_server_info",
-    "/openapi.json", "/v1/responses/none", "/v1/chat/completions/", "//", "/v1/%00", "/v1/models/é",
-)  # fmt: skip
-METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "BREW")
-HEADERS = (
-    ("content-type", ("text/plain", "application/json; charset=latin-1", "", "a/b+json")),
-    ("host", ("evil.example", "", "localhost:1", "[::1]", "127.0.0.1:99999", "\x00")),
-    ("x-request-id", ("a" * 200, "x\ny", "é", "r", "")),
-    ("x-session-id", ("s", "s2", "", "x" * 300, "é")),
-    ("authorization", ("Bearer x", "Basic", "", "Bearer")),
-    ("accept", ("text/event-stream", "x" * 40_000)),
-    ("content-length", ("-1", "x", "99999999999", "0")),
-    ("transfer-encoding", ("chunked", "gzip")),
-    ("origin", ("https://evil.example", "null")),
-    ("expect", ("100-continue",)),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One request."""
-
-    kind: str
-    method: str
-    path: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-    leaves_after: int | None = None
-    """Messages of the answer after which the client is gone."""
-
-
-def make_case(seed: int, paths: list[str]) -> Case:
-    """The case of a seed, always the same."""
-    rng = random.Random(seed)
-    path = rng.choices(paths, [6 if "completions" in each else 1 for each in paths])[0]
-    body = _body(rng, path)
-    kind = rng.choices(("fields", "bytes", "headers", "paths", "leaves"), (70, 10, 8, 6, 6))[0]
-    if kind == "bytes":
-        return Case(kind, "POST", path, _mutated(rng, body))
-    if kind == "headers":
-        chosen = rng.sample(HEADERS, rng.randint(1, 3))
-        headers = tuple((name, rng.choice(values)) for name, values in chosen)
-        return Case(kind, "POST", path, body, headers)
-    if kind == "paths":
-        return Case(kind, rng.choice(METHODS), rng.choice((*PATHS, path)), body)
-    if kind == "leaves":
-        return Case(kind, "POST", path, body, leaves_after=rng.randint(0, 5))
-    return Case(kind, "POST", path, body)
-
-
-def _body(rng: random.Random, path: str) -> bytes:
-    fields = [BASES[path]]
-    table = _table(path)
-    chosen = rng.sample(table, min(len(table), rng.choice((0, 1, 1, 2, 3, 5))))
-    num_odd = rng.choices((0, 1, 2), (60, 30, 10))[0]
-    for index, parameter in enumerate(chosen):
-        if index < num_odd:
-            values = rng.choice((bad(parameter), JUNK)) if parameter.kind != "any" else JUNK
-        else:
-            values = ["null"] if parameter.kind == "any" else good(parameter)
-        fields.append(f'"{parameter.name}":{rng.choice(values or JUNK)}')
-    if rng.random() < 0.99 and (name := LIMITS.get(path)):
-        fields.append(f'"{name}":{rng.randint(1, 3)}')  # The last one counts.
-    if '"n":128' in fields and rng.random() < 0.95:
-        fields.append(f'"n":{rng.randint(1, 3)}')
-    if rng.random() < 0.1:
-        fields.append(f'"{rng.choice(("foo", "a.b", "é", "temprature"))}":{rng.choice(JUNK)}')
-    return ("{" + ",".join(fields) + "}").encode()
-
-
-def _table(path: str) -> list[Parameter]:
-    apis = Api.COMPLETIONS if path == "/v1/completions" else Api.CHAT
-    return [parameter for parameter in TABLE if apis in parameter.apis]
-
-
-def _mutated(rng: random.Random, body: bytes) -> bytes:
-    data = bytearray(body)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(data) + 1)
-        how = rng.randrange(5)
-        if how == 0:
-            data[at:] = b""
-        elif how == 1:
-            data[at:at] = bytes(rng.randrange(256) for _ in range(rng.randint(1, 4)))
-        elif how == 2:
-            data[at : at + 1] = bytes([rng.randrange(256)])
-        elif how == 3:
-            data[at:at] = rng.choice(
-                (b"[" * 500, b'{"a":' * 300, b"\xef\xbb\xbf", b"\x00", b"\\ud83d")
-            )
-        else:
-            data[at:at] = data[rng.randrange(len(data) + 1) :][:50]
-    return bytes(data)
-
-
-@dataclass(slots=True)
-class Answer:
-    """What came back."""
-
-    status: int = 0
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    body: bytes = b""
-
-
-class Client:
-    """Sends cases to an application in process."""
-
-    def __init__(self, app: Starlette) -> None:
-        self._app = app
-
-    async def send(self, case: Case) -> Answer:
-        """The answer; empty where the client left before there was one."""
-        answer = Answer()
-        gone = asyncio.Event()
-        sent = False
-        num_messages = 0
-
-        async def receive() -> dict[str, Any]:
-            nonlocal sent
-            if not sent:
-                sent = True
-                return {"type": "http.request", "body": case.body, "more_body": False}
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            nonlocal num_messages
-            num_messages += 1
-            if case.leaves_after is not None and num_messages > case.leaves_after:
-                gone.set()
-            if message["type"] == "http.response.start":
-                answer.status = message["status"]
-                answer.headers = dict(message["headers"])
-            else:
-                answer.body += message.get("body", b"")
-
-        if case.leaves_after == 0:
-            asyncio.get_running_loop().call_later(0.001, gone.set)
-        async with asyncio.timeout(CASE_TIMEOUT_S):
-            await self._app(_scope(case), receive, send)
-        return answer
-
-
-def _scope(case: Case) -> dict[str, Any]:
-    fields = {"host": "localhost", "content-type": "application/json"} | dict(case.headers)
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": case.method,
-        "scheme": "http",
-        "path": case.path,
-        "raw_path": case.path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": [(k.encode(), v.encode("utf-8")) for k, v in fields.items()],
-        "client": ("127.0.0.1", 1),
-        "server": ("localhost", 80),
-    }
-
-
-def problem(case: Case, answer: Answer) -> str | None:
-    """What is wrong with an answer; None: nothing."""
-    if case.leaves_after is not None:
-        return f"status {answer.status}" if answer.status >= 500 else None
-    if not 200 <= answer.status < 500:
-        return f"status {answer.status}"
-    kind = answer.headers.get(b"content-type", b"")
-    if answer.status >= 400:
-        return None if case.method == "HEAD" or _is_envelope(answer.body) else "no envelope"
-    if kind.startswith(b"text/event-stream"):
-        return _stream_problem(case, answer.body)
-    if kind.startswith(b"application/json"):
-        json.loads(answer.body)
-    return None
-
-
-def _is_envelope(body: bytes) -> bool:
-    found = json.loads(body)
-    return set(found["error"]) >= {"message", "type"}
-
-
-def _stream_problem(case: Case, body: bytes) -> str | None:
-    events = [event for event in body.split(b"\n\n") if event and not event.startswith(b":")]
-    for event in events:
-        data = [line[6:] for line in event.split(b"\n") if line.startswith(b"data: ")]
-        if len(data) != 1:
-            return f"an event without one line of data: {event[:100]!r}"
-        if data[0] != b"[DONE]" and "error" in (found := json.loads(data[0])):
-            return None if found["error"] is None else f"a failed stream: {found['error']}"
-    if "completions" in case.path and (not events or events[-1] != b"data: [DONE]"):
-        return "a stream without an end"
-    return None
+BOUNDS: Mapping[str, Any] = {"explain_requests": 64, "response_store_bytes": 2**20}
+"""What is kept of past requests, small enough to be full soon."""
 
 
 class Neighbours:
     """Streams that run beside the cases and must say the alphabet whatever happens."""
 
-    def __init__(self, client: Client, num_streams: int) -> None:
+    def __init__(self, client: Client, num_streams: int, num_tokens: int) -> None:
         self._client = client
+        self._num_tokens = num_tokens
         self._stop = False
         self.num_finished = 0
         self.faults: list[str] = []
@@ -278,14 +72,14 @@ class Neighbours:
 
     async def _run(self, index: int) -> None:
         body = json.dumps(
-            {"model": "m", "prompt": f"{index}" * 20 + "z", "max_tokens": 400 + index,
+            {"model": "m", "prompt": f"{index}" * 20 + "z", "max_tokens": self._num_tokens + index,
              "temperature": 0, "stream": True, "priority": -5}
         )  # fmt: skip
-        case = Case("stream", "POST", "/v1/completions", body.encode())
-        wanted = "".join(chr(LETTERS[i % 26]) for i in range(400 + index))
+        ask = Ask("POST", "/v1/completions", body.encode(), reads_slowly=True)
+        wanted = "".join(chr(LETTERS[i % 26]) for i in range(self._num_tokens + index))
         while not self._stop:
             try:
-                answer = await self._client.send(case)
+                answer = await self._client.send(ask)
             except Exception as error:  # noqa: BLE001 - told with the other faults
                 self.faults.append(f"stream {index}: {error!r}")
                 return
@@ -309,11 +103,58 @@ class Report:
     """What a run found."""
 
     statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Answers by kind of case and status; 0: the client had left, or a socket was closed."""
+
+    paths: Counter[tuple[str, int]] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    slowest: list[tuple[float, str]] = field(default_factory=list)
+    num_cases: int = 0
     num_streams: int = 0
     seconds: float = 0.0
     rss_mib: list[float] = field(default_factory=list)
     """After each tenth of the cases."""
+
+    def fault(self, text: str) -> None:
+        self.faults.append(text)
+        print("FAULT", text, file=sys.stderr, flush=True)
+
+    def took(self, seconds: float, what: str) -> None:
+        self.slowest = sorted([*self.slowest, (seconds, what)], reverse=True)[:5]
+
+
+class Alarm(logging.Handler):
+    """Whatever is logged as an error is a fault, also where the client saw nothing of it."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(logging.ERROR)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._report.fault(f"log {record.name}: {record.getMessage()[:300]} {error!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The applications around one engine, and a socket of one of them."""
+
+    apps: Mapping[str, Starlette]
+    port: int
+
+    async def run(self, case: Case) -> list[tuple[Ask, Answer]]:
+        if case.app == "wire":
+            return [(case.asks[0], await send_raw(case.raw, self.port))]
+        return await Client(self.apps[case.app]).run(case)
+
+
+@asynccontextmanager
+async def _watched(report: Report) -> AsyncIterator[None]:
+    alarm = Alarm(report)
+    logging.getLogger().addHandler(alarm)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(alarm)
 
 
 @contextmanager
@@ -336,54 +177,126 @@ def engine() -> Iterator[Engine]:
             built.close()
 
 
-async def fuzz(built: Engine, num_cases: int, seed: int, num_streams: int) -> Report:
+@asynccontextmanager
+async def target(built: Engine) -> AsyncIterator[Target]:
+    """Three servers around one engine: without keys, with keys and limits, and on a socket."""
+    keyed = ServerSettings(
+        **BOUNDS, api_keys=KEYS[:1], admin_keys=KEYS[1:2], strict=True, max_concurrent=3,
+        requests_per_minute=3000, tokens_per_minute=30_000, ping_s=0.5,
+    )  # fmt: skip
+    short = ServerSettings(**BOUNDS, port=0, header_timeout_s=0.3, body_timeout_s=0.3)
+    apps = {
+        "open": create_app(built, ServerSettings(**BOUNDS)),
+        "keyed": create_app(built, keyed),
+        "wire": create_app(built, short),
+    }
+    for app in apps.values():
+        app.state.later.load()
+    sock = bind(short)
+    started = asyncio.Event()
+    server = Server(apps["wire"], started.set)
+    server.capture_signals = nullcontext  # type: ignore[method-assign]
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    await started.wait()
+    try:
+        yield Target(apps, sock.getsockname()[1])
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def fuzz(
+    built: Engine, num_cases: int, seed: int, num_streams: int, stream_tokens: int = 400
+) -> Report:
     """Run the cases of `num_cases` seeds, beside so many streams, and check the engine."""
-    app = create_app(built, ServerSettings(explain_requests=64))
-    known = {route.path for route in app.routes if hasattr(route, "path")}
-    paths = [path for path in BASES if path in known or "/sessions/" in path]
-    client, report = Client(app), Report()
-    neighbours = Neighbours(client, num_streams)
-    seeds = iter(range(seed * 10**9, seed * 10**9 + num_cases))
-    start_s = time.perf_counter()
+    report = Report()
+    make = case_maker()
+    async with _watched(report), target(built) as tried:
+        neighbours = Neighbours(Client(tried.apps["open"]), num_streams, stream_tokens)
+        seeds = iter(range(seed * 10**9, seed * 10**9 + num_cases))
+        start_s = time.perf_counter()
 
-    async def work() -> None:
-        for case_seed in seeds:
-            if (case_seed + 1) % max(1, num_cases // 10) == 0:
-                report.rss_mib.append(rss_mib())
-            case = make_case(case_seed, paths)
-            try:
-                answer = await client.send(case)
-                fault = problem(case, answer)
-                report.statuses[case.kind, answer.status] += 1
-            except Exception as error:  # noqa: BLE001 - every fault is to be reported with its case
-                fault = repr(error)
-            if fault is not None:
-                report.faults.append(f"case {case_seed}: {fault}")
+        async def work() -> None:
+            for case_seed in seeds:
+                if (case_seed + 1) % max(1, num_cases // 10) == 0:
+                    report.rss_mib.append(rss_mib())
+                    print(f"{case_seed + 1}: {rss_mib():.0f} MiB", file=sys.stderr, flush=True)
+                await _try(tried, make(case_seed), case_seed, report)
 
-    await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
-    report.seconds = time.perf_counter() - start_s
-    await neighbours.end()
-    report.num_streams = neighbours.num_finished
-    report.faults += neighbours.faults
-    report.faults += [text async for text in _engine_faults(built)]
+        await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
+        report.seconds = time.perf_counter() - start_s
+        await neighbours.end()
+        report.num_streams = neighbours.num_finished
+        for text in neighbours.faults:
+            report.fault(text)
+        async for text in _left_overs(built, tried):
+            report.fault(text)
+    if len(report.rss_mib) == 10 and num_cases >= 50_000:
+        growth = report.rss_mib[-1] - report.rss_mib[2]
+        if growth > MAX_GROWTH_MIB:
+            report.fault(f"memory has grown by {growth:.0f} MiB since the third tenth")
     return report
 
 
-async def _engine_faults(built: Engine) -> AsyncIterator[str]:
-    """What is wrong with an engine that nobody asks anything."""
-    client = built.client
-    if not client.alive():
+async def _try(tried: Target, case: Case, case_seed: int, report: Report) -> None:
+    """Run a case and put down what came of it."""
+    begin_s = time.perf_counter()
+    try:
+        answers = await tried.run(case)
+        faults = [problem(ask, answer) for ask, answer in answers if case.app != "wire"]
+        for ask, answer in answers:
+            report.statuses[case.kind, answer.status] += 1
+            report.paths[ask.path.split("?")[0], answer.status] += 1
+            if case.app == "wire" and answer.status >= 500:
+                faults.append(f"status {answer.status} {answer.body[:300]!r}")
+    except Exception as error:  # noqa: BLE001 - every fault is to be reported with its case
+        faults = [repr(error) or "hangs"]
+    report.num_cases += 1
+    report.took(time.perf_counter() - begin_s, f"case {case_seed} ({case.kind})")
+    for fault in faults:
+        if fault is not None:
+            report.fault(f"case {case_seed} ({case.kind}): {fault}")
+
+
+def case_maker() -> Callable[[int], Case]:
+    """From a seed to its case."""
+    modules = (*FIRST_MODULES, *MODULES)
+    document = describe([route for module in modules for route in module.router.routes])
+    return lambda seed: make_case(seed, document)
+
+
+async def _left_overs(built: Engine, tried: Target) -> AsyncIterator[str]:
+    """What is wrong with servers and an engine that nobody asks anything."""
+    if not built.client.alive():
         yield "the engine is dead"
         return
-    deadline_s = time.monotonic() + 20
-    while (stats := client.stats()).running or stats.waiting:
+    deadline_s = time.monotonic() + IDLE_S
+    while left := list(_running(built, tried)):
         if time.monotonic() > deadline_s:
-            yield f"requests are left: {stats.running} running, {stats.waiting} waiting"
+            for text in left:
+                yield f"is left: {text}"
             return
         await asyncio.sleep(0.01)
+    stats = built.client.stats()
     if stats.free_blocks != stats.num_blocks:
         yield f"{stats.num_blocks - stats.free_blocks} blocks are lost"
-    await client._ask(_check)
+    await built.client._ask(_check)
+
+
+def _running(built: Engine, tried: Target) -> Iterator[str]:
+    """What has not ended: in the engine, and in the servers around it."""
+    stats = built.client.stats()
+    if stats.running or stats.waiting:
+        yield f"{stats.running} requests run, {stats.waiting} wait"
+    for name, app in tried.apps.items():
+        serving, kept = app.state.serving, app.state.responses
+        if serving.drain.in_flight:
+            yield f"{serving.drain.in_flight} connections of {name}"
+        if kept.background._runs:
+            yield f"{len(kept.background._runs)} responses in the background of {name}"
+        for tenant, account in serving.quotas._accounts.items():
+            if account.num_active:
+                yield f"{account.num_active} requests on the account of {tenant!r} of {name}"
 
 
 def _check(core: EngineCore) -> None:
@@ -392,37 +305,52 @@ def _check(core: EngineCore) -> None:
 
 def rss_mib() -> float:
     """Resident memory of this process."""
+    gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
 
 
 def show(report: Report) -> None:
     """Print what a run found."""
-    num_cases = sum(report.statuses.values())
-    by_kind: dict[str, Counter[int]] = {}
-    for (kind, status), count in report.statuses.items():
-        by_kind.setdefault(kind, Counter())[status] += count
-    for kind, statuses in sorted(by_kind.items()):
-        print(f"{kind:8}", "  ".join(f"{code}: {n:,}" for code, n in sorted(statuses.items())))
-    memory = ", ".join(f"{each:.0f}" for each in report.rss_mib)
+    for counts, width in ((report.statuses, 10), (_busiest(report.paths), 32)):
+        rows: dict[str, Counter[int]] = {}
+        for (name, status), count in counts.items():
+            rows.setdefault(name[:width], Counter())[status] += count
+        for name, statuses in sorted(rows.items()):
+            told = "  ".join(f"{status}: {n:,}" for status, n in sorted(statuses.items()))
+            print(f"{name:{width}} {told}")
     print(
-        f"{num_cases:,} cases in {report.seconds:.0f} s: {num_cases / report.seconds:.0f}/s; "
+        f"{report.num_cases:,} cases with {sum(report.statuses.values()):,} requests in "
+        f"{report.seconds:.0f} s: {report.num_cases / report.seconds:.0f}/s; "
         f"{report.num_streams} long streams"
     )
-    print(f"memory after each tenth: {memory} MiB")
-    for fault in report.faults[:20]:
-        print("FAULT", fault)
+    print("slowest:", ", ".join(f"{what} {seconds:.1f} s" for seconds, what in report.slowest))
+    print("memory after each tenth:", ", ".join(f"{each:.0f}" for each in report.rss_mib), "MiB")
     print(f"{len(report.faults)} faults")
 
 
+def _busiest(paths: Counter[tuple[str, int]]) -> Counter[tuple[str, int]]:
+    """Answers of the routes, without the ids in their paths."""
+    found: Counter[tuple[str, int]] = Counter()
+    for (path, status), count in paths.items():
+        parts = path.split("/")
+        if path.startswith(("/v1/responses/", "/v1/sessions/", "/v1/explain/")) and len(parts) > 3:
+            parts[3] = "*" if parts[3] != "input_tokens" else parts[3]
+        found["/".join(parts) if path[:1] == "/" else "other", status] += count
+    totals = Counter[str]()
+    for (path, _), count in found.items():
+        totals[path] += count
+    most = {path for path, _ in totals.most_common(32)}
+    return Counter({key: count for key, count in found.items() if key[0] in most})
+
+
 async def show_case(built: Engine, case_seed: int) -> None:
-    """Run one case and print it with its answer."""
-    app = create_app(built, ServerSettings())
-    known = {getattr(route, "path", "") for route in app.routes}
-    paths = [path for path in BASES if path in known or "/sessions/" in path]
-    case = make_case(case_seed, paths)
+    """Run one case and print it with its answers."""
+    case = case_maker()(case_seed)
     print(case)
-    print(await Client(app).send(case))
+    async with target(built) as tried:
+        for ask, answer in await tried.run(case):
+            print(ask.method, ask.path, ask.query, answer, problem(ask, answer), sep="\n  ")
 
 
 def main() -> None:
@@ -432,6 +360,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--case", type=int, help="run the case of this seed and show it")
     arguments = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
     with engine() as built:
         if arguments.case is not None:
             asyncio.run(show_case(built, arguments.case))

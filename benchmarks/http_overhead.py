@@ -128,7 +128,7 @@ def serving(engine: Any) -> Iterator[tuple[int, threading.Thread]]:
     sock = bind(settings)
     ready = threading.Event()
     app = create_app(engine, settings)
-    server = Server(app.state.serving, app, ready.set)
+    server = Server(app, ready.set)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])))
     thread.start()
     ready.wait()

@@ -5,10 +5,9 @@ for those who come from another server names none that there is not.
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import click
 import pytest
-import typer.main
 
 from kokuban.cli import app
 
@@ -17,11 +16,13 @@ TEXT = (DOCS / "cli.md").read_text()
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
 
-def commands(prefix: str = "", command: Any = None) -> Iterator[tuple[str, list[str]]]:
+def commands(prefix: str = "", command: click.Command = app) -> Iterator[tuple[str, list[str]]]:
     """Full names of all commands, with the names of their options."""
-    command = typer.main.get_command(app) if command is None else command
-    if children := getattr(command, "commands", None):
-        for name, child in children.items():
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
             yield from commands(f"{prefix} {name}".strip(), child)
     else:
         names = [name for each in command.params for name in (*each.opts, *each.secondary_opts)]

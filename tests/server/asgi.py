@@ -10,15 +10,20 @@ import httpx
 from starlette.applications import Starlette
 from tests.server.fakes import Served
 
-from kokuban.server.app import create_app
+from kokuban.server.app import FIRST_MODULES, create_app
+from kokuban.server.faces import MODULES
 from kokuban.server.settings import ServerSettings
 
 Json = dict[str, Any]
 
+ALL_MODULES = (*FIRST_MODULES, *MODULES)
+
 
 def make_app(model: Served, **settings: Any) -> Starlette:
-    """The application around a fake engine; settings as in `ServerSettings`."""
-    return create_app(model, ServerSettings(**settings))
+    """The application around a fake engine, with all routes; settings as in `ServerSettings`."""
+    app = create_app(model, ServerSettings(**settings))
+    app.state.later.load()
+    return app
 
 
 def client_of(app: Starlette, **options: Any) -> httpx.AsyncClient:

@@ -30,7 +30,7 @@ def live(model: Served, **settings: object) -> Iterator[str]:
 
     def work() -> None:
         app = create_app(model, chosen)
-        server = Server(app.state.serving, app, started.set)
+        server = Server(app, started.set)
         servers.append(server)
         server.run(sockets=[sock])
 

@@ -65,7 +65,7 @@ async def test_the_tier_is_told_to_who_asks_for_one(stream: bool) -> None:
     assert b"service_tier" not in plain.content
 
 
-async def test_tokens_of_thoughts_are_counted() -> None:
+async def test_tokens_of_thoughts_are_counted_also_when_they_are_not_shown() -> None:
     pieces = ["<think>", "hm", "</think>", "yes"]
     ids = list(range(262, 266))
     chain = dict(zip([10, *ids], [*ids, EOT], strict=True))
@@ -74,8 +74,24 @@ async def test_tokens_of_thoughts_are_counted() -> None:
         body = {"model": "m", "messages": [{"role": "user", "content": "p"}]}
         answer = (await http.post("/v1/chat/completions", json=body)).json()
 
+        hidden = (
+            await http.post("/v1/chat/completions", json={**body, "include_reasoning": False})
+        ).json()
+        stream = await http.post(
+            "/v1/chat/completions", json={**body, "include_reasoning": False, "stream": True}
+        )
+
     message = answer["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("hm", "yes")
+    assert hidden["choices"][0]["message"] == {
+        "content": "yes",
+        "role": "assistant",
+        "refusal": None,
+    }
+    assert hidden["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+    assert [event["choices"][0]["delta"] for event in events_of(stream)] == [
+        {"role": "assistant", "content": ""}, {"content": "yes"}, {},
+    ]  # fmt: skip
     usage = answer["usage"]
     assert usage["completion_tokens"] == 5
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 2}

@@ -1,11 +1,14 @@
 """What is wrong with a request is said in the one envelope, and the server goes on."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.server.asgi import Json, client, client_of, make_app
 from tests.server.fakes import served
+
+from kokuban.server import body
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -300,12 +303,10 @@ async def test_arguments_of_an_earlier_call_must_be_json() -> None:
     assert error["param"] == "messages[1].tool_calls[0].function.arguments"
 
 
-async def test_no_model_and_another_model_are_told_apart() -> None:
+async def test_another_model_is_not_found_and_the_error_says_which_there_is() -> None:
     """Keeps B84 out: docs/bugbank.md."""
-    missing = await refused(CHAT, json.dumps({"messages": MESSAGES}).encode())
     unknown = await refused(CHAT, chat_body(model="nope"), status=404)
 
-    assert missing["param"] == "model"
     assert (unknown["param"], unknown["code"]) == ("model", "model_not_found")
     assert "'nope' is not served here; this server has 'm'" in unknown["message"]
 
@@ -335,6 +336,23 @@ async def test_a_body_over_the_limit_is_refused_whether_announced_or_not() -> No
         assert response.status_code == 413
         assert assert_envelope(response.json())["code"] == "body_too_large"
     assert fits.status_code == 200
+
+
+async def test_a_limit_above_what_is_discarded_is_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(body, "MAX_DISCARDED_BYTES", 1000)
+    raw = chat_body(max_tokens=1, user="u" * 2000)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield raw[:1500]
+        yield raw[1500:]
+
+    async with client(served(), max_body_bytes=5000) as http:
+        announced = await http.post(CHAT, content=raw, headers=JSON)
+        streamed = await http.post(CHAT, content=pieces(), headers=JSON)
+
+    assert (announced.status_code, streamed.status_code) == (200, 200)
 
 
 async def test_unknown_paths_and_methods_have_the_envelope() -> None:
@@ -410,6 +428,12 @@ async def test_odd_json_is_read_or_refused_and_never_a_fault(raw: bytes, status:
     assert response.status_code == status, response.text
     if status != 200:
         assert_envelope(response.json())
+
+
+async def test_a_body_that_is_nested_too_deeply_is_refused_before_it_is_known_what_it_is() -> None:
+    error = await refused("/tokenize", b'{"a":%s%s}' % (b"[" * 20_000, b"]" * 20_000))
+
+    assert error["code"] == "invalid_json"
 
 
 async def test_a_wrong_number_is_repeated_and_a_wrong_text_is_not() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.server.scripted import ScriptedServer, scripted, scripted_thread
-from typer.testing import CliRunner
 
 from kokuban.bench.answer import Outcome
 from kokuban.bench.connection import first_model, parse_address

@@ -126,6 +126,17 @@ async def test_usage_can_come_with_every_event() -> None:
     assert [e["usage"]["completion_tokens"] for e in events] == [1, 1, 2, 3, 3, 3]
 
 
+async def test_usage_comes_with_no_event_where_it_is_not_included() -> None:
+    """As vLLM has it: the one option is about the other."""
+    options = {"continuous_usage_stats": True}
+
+    events = events_of(
+        await chat(served(CHAIN, pieces=PIECES), stream=True, stream_options=options)
+    )
+
+    assert all("usage" not in event for event in events)
+
+
 async def test_options_of_a_stream_without_a_stream_are_refused() -> None:
     """Keeps B32 out: docs/bugbank.md."""
     response = await chat(served(CHAIN), stream_options={"include_usage": True})
@@ -319,7 +330,8 @@ async def test_tokenize_counts_what_chat_counts() -> None:
         back = (await http.post("/detokenize", json={"tokens": tokens["tokens"]})).json()
 
     assert tokens["count"] == len(tokens["tokens"]) == PROMPT_TOKENS
-    assert back == {"prompt": "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n"}
+    text = "<|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n"
+    assert back == {"prompt": text, "content": text}
 
 
 async def test_tokenize_reads_a_text_and_shows_its_tokens() -> None:

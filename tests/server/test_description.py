@@ -11,10 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from jsonschema import Draft202012Validator
-from tests.server.asgi import client
+from tests.server.asgi import ALL_MODULES, client
 from tests.server.fakes import served
 
-from kokuban.server.app import MODULES
 from kokuban.server.description import describe
 
 STREAM = "text/event-stream"
@@ -37,13 +36,15 @@ GOOD: dict[str, tuple[str, dict[str, Any]]] = {
     "embedding": ("/v1/embeddings", {"model": "m", "input": ["p", "pp"]}),
     "text to ids": ("/tokenize", {"prompt": "p", "return_token_strs": True}),
     "messages to ids": ("/tokenize", {"messages": CHAT["messages"]}),
+    "content to ids": ("/tokenize", {"content": "é", "with_pieces": True}),
+    "messages to text": ("/apply-template", {"messages": CHAT["messages"]}),
     "ids to text": ("/detokenize", {"tokens": [97, 98]}),
     "count": ("/v1/messages/count_tokens", CHAT),
     "count of input": ("/v1/responses/input_tokens", INPUT),
 }
 BAD: dict[str, tuple[str, bytes]] = {
     "no JSON": ("/v1/chat/completions", b"{"),
-    "no model": ("/v1/completions", b'{"prompt":"p"}'),
+    "no prompt": ("/v1/completions", b'{"model":"m"}'),
     "another model": ("/v1/embeddings", b'{"model":"x","input":"p"}'),
     "a wrong type": ("/v1/responses", b'{"model":"m","input":7}'),
     "no limit": ("/v1/messages", b'{"model":"m","messages":[{"role":"user","content":"p"}]}'),
@@ -57,7 +58,7 @@ PATHS = (
 
 @cache
 def document() -> dict[str, Any]:
-    made = describe([route for module in MODULES for route in module.router.routes])
+    made = describe([route for module in ALL_MODULES for route in module.router.routes])
     loaded: dict[str, Any] = json.loads(json.dumps(made))
     return loaded
 

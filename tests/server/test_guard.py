@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 from starlette.routing import Route
-from tests.server.asgi import client, client_of, make_app
+from tests.server.asgi import ALL_MODULES, client, client_of, make_app
 from tests.server.fakes import served
 
 from kokuban.core.errors import ConfigError
 from kokuban.core.session import SessionStatus
-from kokuban.server.app import MODULES
 from kokuban.server.key_file import tenant_of
 from kokuban.server.routes import Endpoint
 from kokuban.server.scopes import KeyScope
@@ -29,7 +28,7 @@ PUBLIC |= {"/static/page.css", "/static/page.js", "/static/icon.svg"}
 async def test_every_route_but_the_listed_ones_wants_the_key() -> None:
     """B94: a new route fails this test until somebody has decided."""
     app = make_app(served(), api_keys=(KEY,))
-    routes = [route for module in MODULES for route in module.router.routes]
+    routes = [route for module in ALL_MODULES for route in module.router.routes]
     paths = [route.path for route in routes if isinstance(route, Route)]
     assert len(paths) == len(routes) >= 15
     assert set(paths) >= PUBLIC

@@ -184,7 +184,7 @@ async def test_the_description_names_bodies_answers_and_errors() -> None:
     reference = post["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     assert reference == "#/components/schemas/ChatRequest"
     schemas = document["components"]["schemas"]
-    assert schemas["ChatRequest"]["required"] == ["model", "messages"]
+    assert schemas["ChatRequest"]["required"] == ["messages"]
     assert set(schemas["ChatCompletion"]["required"]) >= {"id", "created", "model", "choices"}
     assert {"400", "401", "429", "500"} <= set(post["responses"])
     assert "422" not in post["responses"]

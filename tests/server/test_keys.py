@@ -107,6 +107,18 @@ def test_a_file_that_says_something_odd_says_what(name: str, text: str, problem:
     assert "secret12" not in str(caught.value)
 
 
+@pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute", "max_concurrent"])
+def test_a_limit_is_of_a_tenant_and_said_once(limit: str) -> None:
+    """Else each key would change what the other has left, or have no limit at all."""
+    two = f"[keys.a]\nkey = 'secret12'\n{limit} = 5\n[keys.b]\nkey = 'secret34'\ntenant = 'a'\n"
+
+    entries = parse_keys(two, "k.toml")
+    with pytest.raises(ConfigError, match=rf"keys\.b.*{limit} is 0, and 5 for \[keys\.a\]"):
+        parse_keys(f"{two}{limit} = 0\n", "k.toml")
+
+    assert [getattr(entry, limit) for entry in entries] == [5, 5]
+
+
 def test_a_key_is_one_tenants_only(file: Path) -> None:
     with pytest.raises(ConfigError, match="occurs twice"):
         KeyRing(api_keys=[ALICE], file=str(file))

@@ -113,6 +113,15 @@ async def test_a_client_that_leaves_while_it_sends_is_one_quiet_line(
     assert b'"499"' in app.state.serving.metrics.render()
 
 
+async def test_a_length_of_thousands_of_digits_is_too_large() -> None:
+    async with client(served()) as http:
+        headers = {"content-length": "9" * 5000, "content-type": "application/json"}
+        answer = await http.post("/v1/completions", content=b"{}", headers=headers)
+
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "body_too_large"
+
+
 async def test_half_a_pair_and_a_value_out_of_range_are_named() -> None:
     model = served()
     async with client(model) as http:

@@ -103,7 +103,7 @@ async def test_each_key_has_its_own_and_the_file_says_how_much(tmp_path: Path) -
         "[keys.one]\nkey = 'key-of-one'\n"
         "[keys.two]\nkey = 'key-of-two'\nrequests_per_minute = 2\n"
         "[keys.free]\nkey = 'key-of-free'\nrequests_per_minute = 0\n"
-        "[keys.also-two]\nkey = 'also-key-of-two'\ntenant = 'two'\nrequests_per_minute = 2\n"
+        "[keys.also-two]\nkey = 'also-key-of-two'\ntenant = 'two'\n"
     )
     path.chmod(0o600)
     app = app_of(Clock(), api_key_file=str(path), requests_per_minute=1)
@@ -142,6 +142,19 @@ async def test_requests_at_the_same_time_are_counted_until_they_end(stream: bool
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "too_many_concurrent"
     assert refused.headers["retry-after"] == "1"
+
+
+async def test_who_is_at_a_limit_can_still_make_room() -> None:
+    async with client_of(app_of(Clock(), requests_per_minute=1)) as http:
+        taken = await http.post(PATH, json=BODY)
+        refused = await http.post("/tokenize", json={"prompt": "p"})
+        frees = [
+            await http.post("/v1/sessions/s/pause", json={}),
+            await http.post("/v1/responses/resp_a/cancel"),
+        ]
+
+    assert (taken.status_code, refused.status_code) == (200, 429)
+    assert [answer.status_code for answer in frees] == [404, 404]
 
 
 GENERATING = {

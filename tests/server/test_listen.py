@@ -57,6 +57,14 @@ def test_a_server_speaks_tls_and_nothing_else(pair: tuple[str, str]) -> None:
     assert (answer.status_code, whole.status_code) == (200, 200)
 
 
+def test_who_does_not_finish_the_handshake_is_let_go(pair: tuple[str, str]) -> None:
+    certificate, key = pair
+    with live(served(), ssl_certfile=certificate, ssl_keyfile=key, header_timeout_s=0.2) as url:
+        host, port = url.removeprefix("https://").split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as silent:
+            assert silent.recv(1) == b""
+
+
 def TLS_1_1_IS_REFUSED(context: ssl.SSLContext, url: str) -> bool:
     """Whether a client that knows no newer version than 1.1 gets nowhere."""
     host, port = url.removeprefix("https://").rsplit(":", 1)

@@ -13,13 +13,12 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 from tests.fakes_text import EOT, FIRST_PIECE
-from tests.server.asgi import client_of, make_app
+from tests.server.asgi import ALL_MODULES, client_of, make_app
 from tests.server.fakes import FAILS, FakeEngine, served
 from tests.server.live import live
 
 from kokuban.core.errors import KokubanError
 from kokuban.observe.logs import set_up_logging, traceback_of
-from kokuban.server.app import MODULES
 
 CANARY = "kanarienvogel"
 ANSWER = "zeisig"
@@ -89,6 +88,7 @@ BODIES: list[tuple[str, Any]] = [
     ("/v1/messages/count_tokens", {"model": "m", **chat()}),
     ("/tokenize", {"prompt": CANARY}),
     ("/tokenize", {"prompt": [CANARY]}),
+    ("/apply-template", {"messages": [{"role": "user", "content": CANARY}], "model": 7}),
     ("/detokenize", {"tokens": CANARY}),
 ]  # fmt: skip
 
@@ -100,7 +100,7 @@ async def drive(app: Starlette, **headers: str) -> list[httpx.Response]:
         for path, body in BODIES:
             data = body if isinstance(body, str) else json.dumps(body)
             found.append(await http.post(path, content=data))
-        for module in MODULES:
+        for module in ALL_MODULES:
             for route in module.router.routes:
                 if "kv_events" in route.path:
                     continue

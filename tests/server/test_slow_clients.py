@@ -121,6 +121,17 @@ def test_what_is_no_http_is_told_so_in_our_envelope() -> None:
     assert json.loads(body)["error"]["code"] == "invalid_http"
 
 
+def test_what_stops_being_http_ends_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever answers meanwhile finds the client gone: no line of a program's fault in the log."""
+    head = b"POST /nowhere HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+    with live(served()) as url, connection(url) as sock:
+        sock.sendall(head + b"-5\r\nhello\r\n")
+        answer = read_all(sock)
+
+    assert b'"invalid_http"' in answer
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 def test_one_connection_too_many_is_told_to_come_back() -> None:
     with live(served(), max_connections=2) as url:
         with connection(url) as first, connection(url) as second:

@@ -87,6 +87,38 @@ async def test_a_model_may_have_several_names_and_answers_say_the_first() -> Non
     assert answer.json()["model"] == "m"
 
 
+NAMELESS: dict[str, Json] = {
+    CHAT: {"messages": BODY["messages"], "max_tokens": 1},
+    "/v1/completions": {"prompt": "p", "max_tokens": 1},
+    "/v1/embeddings": {"input": "p"},
+    "/v1/messages": {"messages": BODY["messages"], "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": BODY["messages"]},
+    "/v1/responses": {"input": "p", "max_output_tokens": 1},
+    "/v1/responses/input_tokens": {"input": "p"},
+    "/tokenize": {"prompt": "p"},
+    "/detokenize": {"tokens": [97]},
+    "/apply-template": {"messages": BODY["messages"]},
+}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("path", NAMELESS)
+async def test_a_body_that_names_no_model_is_answered_by_the_one_that_is_served(
+    path: str, strict: bool
+) -> None:
+    """As llama.cpp and vLLM answer it; a name that nobody here has is an error all the same."""
+    async with client(served(), strict=strict) as http:
+        answers = [
+            await http.post(path, json={**NAMELESS[path], **name})
+            for name in ({}, {"model": None}, {"model": ""}, {"model": "nope"})
+        ]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 404]
+    told = [answer.json().get("model", "m") for answer in answers[:3]]
+    assert told == ["m", "m", "m"]
+    assert all(WARNING not in answer.headers for answer in answers)
+
+
 EFFORT = "{% for m in messages %}{{ m.content }}{% endfor %}{{ reasoning_effort }}" + (
     "{% if enable_thinking is defined and not enable_thinking %}!{% endif %}"
 )

@@ -6,48 +6,61 @@ one line and exit code 1; a traceback is always a fault of ours.
 
 import gc
 import sys
-from typing import Annotated
 
-import typer
+import click
 
 from kokuban import __version__
-from kokuban.cli.bench import bench
-from kokuban.cli.cache import cache
-from kokuban.cli.models import inspect, models, pull
-from kokuban.cli.run_batch import run_batch
-from kokuban.cli.serve import serve
-from kokuban.cli.simulate import simulate
-from kokuban.cli.talk import chat, run
+from kokuban.cli.commands import Group
 from kokuban.core.errors import ConfigError, KokubanError, RequestError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+app = Group(
+    {
+        "serve": "kokuban.cli.serve:serve",
+        "run": "kokuban.cli.talk:run",
+        "chat": "kokuban.cli.talk:chat",
+        "run-batch": "kokuban.cli.run_batch:run_batch",
+        "pull": "kokuban.cli.models:pull",
+        "inspect": "kokuban.cli.models:inspect",
+        "models": "kokuban.cli.models:models",
+        "simulate": "kokuban.cli.simulate:simulate",
+        "bench": Group(
+            {
+                "latency": "kokuban.cli.bench:latency",
+                "throughput": "kokuban.cli.bench:throughput",
+                "serve": "kokuban.cli.bench_serve:serve",
+                "kernels": "kokuban.cli.bench_kernels:kernels",
+                "machine": "kokuban.cli.bench_machine:machine",
+                "kv-quant": "kokuban.cli.bench_kv:kv_quant",
+            },
+            help="Measure speed, here or of a server.",
+        ),
+        "cache": Group(
+            {
+                "ls": "kokuban.cli.cache:ls",
+                "rm": "kokuban.cli.cache:rm",
+                "verify": "kokuban.cli.cache:verify",
+            },
+            help="List, delete and check KV blocks on disk.",
+        ),
+    },
+    help="An LLM inference engine and server that shows its work.",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=lambda context, _option, wanted: _show_version(context, wanted),
+            help="Show the version.",
+        )
+    ],
 )
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(context: click.Context, wanted: bool) -> None:
     if wanted:
-        typer.echo(f"kokuban {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def kokuban(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    """An LLM inference engine and server that shows its work."""
-
-
-for command in (serve, run, chat, run_batch, pull, inspect, models, simulate):
-    app.command()(command)
-app.add_typer(bench, name="bench")
-app.add_typer(cache, name="cache")
+        click.echo(f"kokuban {__version__}")
+        context.exit()
 
 
 def main() -> None:
@@ -64,5 +77,5 @@ def main() -> None:
 
 
 def _give_up(error: KokubanError, code: int) -> None:
-    typer.echo(f"kokuban: {' '.join(str(error).split())}", err=True)
+    click.echo(f"kokuban: {' '.join(str(error).split())}", err=True)
     sys.exit(code)

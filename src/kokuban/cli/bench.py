@@ -11,13 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from kokuban.cli import options
-from kokuban.cli.bench_kernels import kernels
-from kokuban.cli.bench_kv import kv_quant
-from kokuban.cli.bench_machine import machine
-from kokuban.cli.bench_serve import serve
+from kokuban.cli.commands import Option
 from kokuban.cli.options import EngineOptions, open_engine
 from kokuban.core.errors import ConfigError
 
@@ -26,15 +21,12 @@ if TYPE_CHECKING:
     from kokuban.bench.stats import Rounds
     from kokuban.engine.client import EngineInfo
 
-bench = typer.Typer(no_args_is_help=True, help="Measure speed, here or of a server.")
-
-Batch = Annotated[str, typer.Option(help="Numbers of requests that start together.")]
-PromptTokens = Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")]
-OutputTokens = Annotated[int, typer.Option(min=2, help="Tokens of each answer.")]
-RoundCount = Annotated[int, typer.Option(min=1, help="Rounds that are timed, after one.")]
+Batch = Annotated[str, Option(help="Numbers of requests that start together.")]
+PromptTokens = Annotated[int, Option(least=1, help="Tokens of each prompt.")]
+OutputTokens = Annotated[int, Option(least=2, help="Tokens of each answer.")]
+RoundCount = Annotated[int, Option(least=1, help="Rounds that are timed, after one.")]
 
 
-@bench.command()
 def latency(
     model: options.Model = options.DEFAULT_MODEL,
     batch: Batch = "1",
@@ -68,7 +60,6 @@ def latency(
     _tell(info, works, rounds, found, columns, json_file)
 
 
-@bench.command()
 def throughput(
     model: options.Model = options.DEFAULT_MODEL,
     batch: Batch = "1,2,4,8,16,32,64",
@@ -103,12 +94,6 @@ def throughput(
         "total tok/s": ("total_tok_s", 1, 0),
     }
     _tell(info, works, rounds, found, columns, json_file)
-
-
-bench.command()(serve)
-bench.command()(kernels)
-bench.command()(machine)
-bench.command("kv-quant")(kv_quant)
 
 
 def _works(batch: str, prompt_tokens: int, output_tokens: int) -> list["Work"]:

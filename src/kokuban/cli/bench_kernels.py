@@ -4,9 +4,10 @@ what bounds it."""
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from kokuban.cli import options
+from kokuban.cli.commands import Option
 from kokuban.core.env import max_isa, omp_num_threads
 from kokuban.core.errors import ConfigError
 
@@ -18,12 +19,12 @@ TABLE_WIDTH = 120
 
 Only = Annotated[
     str,
-    typer.Option(help="Words, by commas: cases with one of them in their name, like linear,Q4_K."),
+    Option(help="Words, by commas: cases with one of them in their name, like linear,Q4_K."),
 ]
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Small and few: whether all are right, times mean little.")
+    bool, Option("--quick", help="Small and few: whether all are right, times mean little.")
 ]
-RoundCount = Annotated[int, typer.Option(min=0, help="Rounds that are timed. 0: as many as usual.")]
+RoundCount = Annotated[int, Option(least=0, help="Rounds that are timed. 0: as many as usual.")]
 
 
 def kernels(
@@ -51,8 +52,8 @@ def kernels(
         }
         write_json(json_file, document)
     if wrong:
-        typer.echo(f"kokuban: {len(wrong)} of {len(found)} kernels are wrong", err=True)
-        raise typer.Exit(1)
+        click.echo(f"kokuban: {len(wrong)} of {len(found)} kernels are wrong", err=True)
+        raise click.exceptions.Exit(1)
 
 
 def _setup(threads: int, quick: bool) -> "Setup":

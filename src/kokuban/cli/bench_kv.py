@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
-
 from kokuban.cli import options
+from kokuban.cli.commands import Option
 from kokuban.core.config import KV_DTYPES, KvDtype, RuntimeConfig
 from kokuban.core.errors import ConfigError
 
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
 def kv_quant(
     model: options.Model = options.DEFAULT_MODEL,
     text: Annotated[
-        Path | None, typer.Option(help="A text file, such as the test part of WikiText-2.")
+        Path | None, Option(help="A text file, such as the test part of WikiText-2.")
     ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens of the text that are scored.")] = 4096,
-    window: Annotated[int, typer.Option(min=3, help="Tokens of a window of perplexity.")] = 512,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts continued greedily.")] = 8,
-    context: Annotated[int, typer.Option(min=1, help="Tokens in each request's cache.")] = 8192,
-    batch: Annotated[int, typer.Option(min=1, help="Requests of a timed step.")] = 8,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that are timed, after one.")] = 9,
-    kv_dtypes: Annotated[str, typer.Option(help="KV dtypes beside bf16.")] = ",".join(KV_DTYPES),
+    tokens: Annotated[int, Option(least=1, help="Tokens of the text that are scored.")] = 4096,
+    window: Annotated[int, Option(least=3, help="Tokens of a window of perplexity.")] = 512,
+    prompts: Annotated[int, Option(least=1, help="Prompts continued greedily.")] = 8,
+    context: Annotated[int, Option(least=1, help="Tokens in each request's cache.")] = 8192,
+    batch: Annotated[int, Option(least=1, help="Requests of a timed step.")] = 8,
+    rounds: Annotated[int, Option(least=1, help="Rounds that are timed, after one.")] = 9,
+    kv_dtypes: Annotated[str, Option(help="KV dtypes beside bf16.")] = ",".join(KV_DTYPES),
     threads: options.Threads = 0,
     quantize: options.Quantize = "none",
     json_file: options.JsonFile = None,

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from kokuban.cli import options
 from kokuban.core.env import cache_dir, max_isa, omp_num_threads
@@ -31,7 +31,7 @@ def machine(threads: options.Threads = 0, json_file: options.JsonFile = None) ->
             cpu=cpu,
             isa=isa,
             directory=directory,
-            progress=lambda what: typer.echo(f"measuring {what} …", err=True),
+            progress=lambda what: click.echo(f"measuring {what} …", err=True),
         )
         path = save_constants(directory, report.constants)
     except OSError as error:
@@ -40,7 +40,7 @@ def machine(threads: options.Threads = 0, json_file: options.JsonFile = None) ->
             f"choose another place with KOKUBAN_CACHE"
         ) from error
     _print(report)
-    typer.echo(f"kept in {path}")
+    click.echo(f"kept in {path}")
     if json_file is not None:
         _write(json_file, report)
 

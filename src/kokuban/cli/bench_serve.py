@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from kokuban.cli.bench_limits import check_options
+from kokuban.cli.commands import Option
 from kokuban.cli.options import check_json
 from kokuban.core.errors import ConfigError
 
@@ -21,48 +22,44 @@ if TYPE_CHECKING:
     from kokuban.bench.report import ServeFigures, Slo
     from kokuban.bench.stats import Distribution
 
-BaseUrl = Annotated[str, typer.Option(help="The server, with or without /v1.")]
+BaseUrl = Annotated[str, Option(help="The server, with or without /v1.")]
 ModelName = Annotated[
-    str, typer.Option(help="The model's name there. Default: the first that the server lists.")
+    str, Option(help="The model's name there. Default: the first that the server lists.")
 ]
-ApiKey = Annotated[str, typer.Option(help="Sent as a bearer token.")]
-EndpointName = Annotated[str, typer.Option(help="chat or completions.")]
-Arrival = Annotated[str, typer.Option(help="poisson, constant or burst.")]
-Rate = Annotated[float, typer.Option(help="Requests a second on average; inf: all at once.")]
-BurstSize = Annotated[int, typer.Option(min=1, help="Requests of a burst.")]
-Requests = Annotated[int, typer.Option(min=0, help="Requests in all; 0: until --duration.")]
-Duration = Annotated[float, typer.Option(help="Seconds in which requests arrive; 0: any.")]
-PromptTokens = Annotated[str, typer.Option(help="Tokens of a prompt, or a range like 128:1024.")]
-OutputTokens = Annotated[str, typer.Option(help="Tokens of an answer, or a range like 16:256.")]
-TokenIds = Annotated[
-    bool, typer.Option("--token-ids", help="Prompts as token ids (completions only).")
-]
-Prompts = Annotated[Path | None, typer.Option(help="Prompts from a text file or JSONL.")]
-TraceFile = Annotated[Path | None, typer.Option(help="Replay this trace's lengths and times.")]
-Speed = Annotated[float, typer.Option(help="The trace's times pass so many times as fast.")]
+ApiKey = Annotated[str, Option(help="Sent as a bearer token.")]
+EndpointName = Annotated[str, Option(help="chat or completions.")]
+Arrival = Annotated[str, Option(help="poisson, constant or burst.")]
+Rate = Annotated[float, Option(help="Requests a second on average; inf: all at once.")]
+BurstSize = Annotated[int, Option(least=1, help="Requests of a burst.")]
+Requests = Annotated[int, Option(least=0, help="Requests in all; 0: until --duration.")]
+Duration = Annotated[float, Option(help="Seconds in which requests arrive; 0: any.")]
+PromptTokens = Annotated[str, Option(help="Tokens of a prompt, or a range like 128:1024.")]
+OutputTokens = Annotated[str, Option(help="Tokens of an answer, or a range like 16:256.")]
+TokenIds = Annotated[bool, Option("--token-ids", help="Prompts as token ids (completions only).")]
+Prompts = Annotated[Path | None, Option(help="Prompts from a text file or JSONL.")]
+TraceFile = Annotated[Path | None, Option(help="Replay this trace's lengths and times.")]
+Speed = Annotated[float, Option(help="The trace's times pass so many times as fast.")]
 IgnoreEos = Annotated[
     bool,
-    typer.Option("--ignore-eos/--no-ignore-eos", help="Ask for answers of full length."),
+    Option("--ignore-eos/--no-ignore-eos", help="Ask for answers of full length."),
 ]
-Temperature = Annotated[float, typer.Option(help="0 always takes the most likely token.")]
-Body = Annotated[str, typer.Option(help="A JSON object of more fields for each request.")]
-MaxConcurrency = Annotated[int, typer.Option(min=0, help="Requests at once; 0: any number.")]
-Warmup = Annotated[int, typer.Option(min=0, help="Requests before, which do not count.")]
-Timeout = Annotated[float, typer.Option(help="Seconds for one answer.")]
-Seed = Annotated[int, typer.Option(help="Same seed, same arrivals, lengths and prompts.")]
-SloTtft = Annotated[float | None, typer.Option(help="Goodput: most milliseconds of TTFT.")]
-SloTpot = Annotated[float | None, typer.Option(help="Goodput: most milliseconds of TPOT.")]
-SloE2e = Annotated[float | None, typer.Option(help="Goodput: most milliseconds in all.")]
+Temperature = Annotated[float, Option(help="0 always takes the most likely token.")]
+Body = Annotated[str, Option(help="A JSON object of more fields for each request.")]
+MaxConcurrency = Annotated[int, Option(least=0, help="Requests at once; 0: any number.")]
+Warmup = Annotated[int, Option(least=0, help="Requests before, which do not count.")]
+Timeout = Annotated[float, Option(help="Seconds for one answer.")]
+Seed = Annotated[int, Option(help="Same seed, same arrivals, lengths and prompts.")]
+SloTtft = Annotated[float | None, Option(help="Goodput: most milliseconds of TTFT.")]
+SloTpot = Annotated[float | None, Option(help="Goodput: most milliseconds of TPOT.")]
+SloE2e = Annotated[float | None, Option(help="Goodput: most milliseconds in all.")]
 JsonFile = Annotated[
     Path | None,
-    typer.Option(
-        "--json", callback=check_json, help="Write all figures and requests to this file too."
-    ),
+    Option("--json", check=check_json, help="Write all figures and requests to this file too."),
 ]
 
 
 def serve(
-    context: typer.Context,
+    context: click.Context,
     base_url: BaseUrl = "http://127.0.0.1:8000",
     model: ModelName = "",
     api_key: ApiKey = "",
@@ -100,7 +97,7 @@ def serve(
     run = asyncio.run(_measure(target, jobs, warmups, max_concurrency))
     _tell(given, target, run, Slo(ttft_ms=slo_ttft_ms, tpot_ms=slo_tpot_ms, e2e_ms=slo_e2e_ms))
     if any(outcome.error for outcome in run.outcomes):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _jobs(given: Mapping[str, Any]) -> tuple[list["Job"], list["Job"]]:

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
-import typer
+import click
 
+from kokuban.cli.commands import Argument, Option
 from kokuban.core.env import cache_dir
 from kokuban.core.errors import ConfigError
 
@@ -21,18 +22,15 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-cache = typer.Typer(no_args_is_help=True, help="List, delete and check KV blocks on disk.")
-
 Root = Annotated[
-    Path | None, typer.Option("--dir", help="Where namespaces lie; by default kv in the cache.")
+    Path | None, Option("--dir", help="Where namespaces lie; by default kv in the cache.")
 ]
-Name = Annotated[str | None, typer.Argument(metavar="[NAMESPACE]", help="As `ls` names it.")]
+Name = Annotated[str | None, Argument(metavar="[NAMESPACE]", help="As `ls` names it.")]
 
 
-@cache.command()
 def ls(
     directory: Root = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs, with all facts.")] = False,
+    as_json: Annotated[bool, Option("--json", help="For programs, with all facts.")] = False,
 ) -> None:
     """List the namespaces: model, type, blocks, bytes, when a block was written or used last."""
     from kokuban.kvcache.namespace import list_namespaces
@@ -40,18 +38,17 @@ def ls(
     root = _root(directory)
     found = list_namespaces(root)
     if as_json:
-        typer.echo(json.dumps([_record(each) for each in found], indent=2))
+        click.echo(json.dumps([_record(each) for each in found], indent=2))
     elif found:
         _print_table(found)
     else:
-        typer.echo(f"no KV blocks in {root}")
+        click.echo(f"no KV blocks in {root}")
 
 
-@cache.command()
 def rm(
     namespace: Name = None,
-    every: Annotated[bool, typer.Option("--all", help="Delete all namespaces.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    every: Annotated[bool, Option("--all", help="Delete all namespaces.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False,
     directory: Root = None,
 ) -> None:
     """Delete a namespace, or all. One that a server has open is refused."""
@@ -62,31 +59,30 @@ def rm(
     root = _root(directory)
     names = [each.name for each in _chosen(root, namespace)]
     if not names:
-        typer.echo(f"no KV blocks in {root}")
+        click.echo(f"no KV blocks in {root}")
         return
     if not yes:
-        typer.confirm(f"Delete {', '.join(names)} in {root}?", abort=True)
+        click.confirm(f"Delete {', '.join(names)} in {root}?", abort=True)
 
     def delete(name: str) -> None:
         delete_namespace(root / name)
-        typer.echo(f"deleted {name}")
+        click.echo(f"deleted {name}")
 
     _for_each(names, delete)
 
 
-@cache.command()
 def verify(
     namespace: Name = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Drop the bad blocks.")] = False,
+    fix: Annotated[bool, Option("--fix", help="Drop the bad blocks.")] = False,
     directory: Root = None,
 ) -> None:
     """Read every block, of one namespace or of all. Exit code 1 if any is bad."""
     root = _root(directory)
     num_bad = sum(_for_each(_chosen(root, namespace), partial(_verify, root, fix=fix)))
     if num_bad and not fix:
-        typer.echo("bad blocks are never used; --fix drops them now")
+        click.echo("bad blocks are never used; --fix drops them now")
     if num_bad:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _for_each(items: Iterable[_Item], action: Callable[[_Item], _Result]) -> list[_Result]:
@@ -142,7 +138,7 @@ def _verify(root: Path, summary: "NamespaceSummary", *, fix: bool) -> int:
     finally:
         store.close()
     num_bad = len(report.bad) + lost
-    typer.echo(
+    click.echo(
         f"{summary.name}: {report.num_blocks + lost:,} blocks, {num_bad:,} bad"
         + (" and dropped" if num_bad and fix else "")
     )

@@ -1,98 +1,94 @@
 """Options of `kokuban serve` about who may call and how long the server waits for whom."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from kokuban.cli.commands import Option
 
 if TYPE_CHECKING:
     from kokuban.server.settings import ServerSettings
 
 
-@dataclass(frozen=True)
 class HttpOptions:
     """Those that have no place of their own in the command; see `ServerSettings`."""
 
     api_key: Annotated[
         list[str] | None,
-        typer.Option(help="Key that may infer and read metrics; may be repeated, each a tenant."),
+        Option(help="Key that may infer and read metrics; may be repeated, each a tenant."),
     ] = None
     admin_key: Annotated[
-        list[str] | None, typer.Option(help="Key that may do everything; may be repeated.")
+        list[str] | None, Option(help="Key that may do everything; may be repeated.")
     ] = None
     api_key_file: Annotated[
-        str | None, typer.Option(help="File of keys with scopes and limits, read when it changes.")
+        str | None, Option(help="File of keys with scopes and limits, read when it changes.")
     ] = None
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Listen beyond this machine without a key.")
+        bool, Option("--no-auth", help="Listen beyond this machine without a key.")
     ] = False
     allowed_host: Annotated[
-        list[str] | None, typer.Option(help="Name that a Host header may hold; may be repeated.")
+        list[str] | None, Option(help="Name that a Host header may hold; may be repeated.")
     ] = None
     cors_origin: Annotated[
-        list[str] | None, typer.Option(help="Origin of web pages that may call; may be repeated.")
+        list[str] | None, Option(help="Origin of web pages that may call; may be repeated.")
     ] = None
-    uds: Annotated[
-        str | None, typer.Option(help="Listen on this Unix socket instead of a TCP port.")
-    ] = None
+    uds: Annotated[str | None, Option(help="Listen on this Unix socket instead of a TCP port.")] = (
+        None
+    )
     ssl_certfile: Annotated[
-        str | None, typer.Option(help="Certificates in PEM: speak TLS. With --ssl-keyfile.")
+        str | None, Option(help="Certificates in PEM: speak TLS. With --ssl-keyfile.")
     ] = None
-    ssl_keyfile: Annotated[str | None, typer.Option(help="The certificate's key in PEM.")] = None
+    ssl_keyfile: Annotated[str | None, Option(help="The certificate's key in PEM.")] = None
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse fields of a body that nobody here knows.")
+        bool, Option("--strict", help="Refuse fields of a body that nobody here knows.")
     ] = False
-    max_body_size: Annotated[str, typer.Option(help="Largest request body.")] = "32MiB"
+    max_body_size: Annotated[str, Option(help="Largest request body.")] = "32MiB"
     response_store: Annotated[
-        str, typer.Option(help="Room for responses that clients may come back to; 0: none.")
+        str, Option(help="Room for responses that clients may come back to; 0: none.")
     ] = "64MiB"
     response_ttl: Annotated[
-        float, typer.Option(help="Seconds that a response is kept which nobody asks for.")
+        float, Option(help="Seconds that a response is kept which nobody asks for.")
     ] = 86_400.0
     keep_billing_line: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--keep-billing-line",
             help="Leave Claude Code's changing billing line in its prompts: nothing behind it is "
             "ever found in the cache.",
         ),
     ] = False
-    max_connections: Annotated[int, typer.Option(help="Open connections at most.")] = 4096
+    max_connections: Annotated[int, Option(help="Open connections at most.")] = 4096
     requests_per_minute: Annotated[
-        float, typer.Option(help="Requests of each key in a minute; 0: no limit.")
+        float, Option(help="Requests of each key in a minute; 0: no limit.")
     ] = 0.0
     tokens_per_minute: Annotated[
-        float, typer.Option(help="Tokens of each key in a minute, in and out; 0: no limit.")
+        float, Option(help="Tokens of each key in a minute, in and out; 0: no limit.")
     ] = 0.0
     max_concurrent: Annotated[
-        int, typer.Option(help="Requests of each key at the same time; 0: no limit.")
+        int, Option(help="Requests of each key at the same time; 0: no limit.")
     ] = 0
     max_queue_wait: Annotated[
         float | None,
-        typer.Option(help="Seconds that a request waits at most before it begins; else 429."),
+        Option(help="Seconds that a request waits at most before it begins; else 429."),
     ] = None
     request_timeout: Annotated[
-        float, typer.Option(help="Seconds for one answer, waiting included; 0: no limit.")
+        float, Option(help="Seconds for one answer, waiting included; 0: no limit.")
     ] = 0.0
     header_timeout: Annotated[
-        float, typer.Option(help="Seconds for a client to send the head of a request.")
+        float, Option(help="Seconds for a client to send the head of a request.")
     ] = 10.0
     slow_client_timeout: Annotated[
-        float, typer.Option(help="Seconds without reading after which a client is cut off.")
+        float, Option(help="Seconds without reading after which a client is cut off.")
     ] = 30.0
     log_format: Annotated[
-        str, typer.Option(help="Form of log lines: text, or json with a field for each value.")
+        str, Option(help="Form of log lines: text, or json with a field for each value.")
     ] = "text"
     vllm_metrics: Annotated[
-        bool, typer.Option("--vllm-metrics", help="Have vLLM's names in /metrics as well.")
+        bool, Option("--vllm-metrics", help="Have vLLM's names in /metrics as well.")
     ] = False
     otlp_traces_endpoint: Annotated[
-        str | None, typer.Option(help="Where spans go: a URL of OTLP over HTTP, or `console`.")
+        str | None, Option(help="Where spans go: a URL of OTLP over HTTP, or `console`.")
     ] = None
-    drain: Annotated[
-        float, typer.Option(help="Seconds that running requests get after SIGTERM.")
-    ] = 30.0
+    drain: Annotated[float, Option(help="Seconds that running requests get after SIGTERM.")] = 30.0
 
 
 _SAME = (

@@ -2,16 +2,17 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 
 from kokuban.cli import options
+from kokuban.cli.commands import Argument
 
 if TYPE_CHECKING:
     from kokuban.weights.inspect import ModelDescription
 
 
 def pull(
-    name: Annotated[str, typer.Argument(help="A short name, owner/name or owner/name:FILE.gguf.")],
+    name: Annotated[str, Argument(help="A short name, owner/name or owner/name:FILE.gguf.")],
 ) -> None:
     """Fetch a model and print where it lies."""
     from kokuban.cli.progress import progress_bars
@@ -19,7 +20,7 @@ def pull(
 
     with progress_bars() as report:
         path = resolve(name, progress=report)
-    typer.echo(path)
+    click.echo(path)
 
 
 def models() -> None:

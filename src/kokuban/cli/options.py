@@ -1,15 +1,14 @@
 """Options that several commands have, and how they become the engine's configuration."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
-
+from kokuban.cli.commands import Argument, Option
 from kokuban.core.config import Eviction, KvDtype, RuntimeConfig, SchedulerConfig, parse_bytes
 from kokuban.core.errors import ConfigError
 from kokuban.observe.memory import settle_garbage
@@ -57,58 +56,56 @@ DEFAULTS = SchedulerConfig()
 
 Model = Annotated[
     str,
-    typer.Argument(
+    Argument(
         help="A GGUF file, a folder with config.json and safetensors, a hub id, or a short name "
         "(see `kokuban models`)."
     ),
 ]
 MaxContextTokens = Annotated[
     int,
-    typer.Option(
-        help="Most tokens of one request, prompt and answer. 0: what model and pool allow."
-    ),
+    Option(help="Most tokens of one request, prompt and answer. 0: what model and pool allow."),
 ]
-BlockSize = Annotated[int, typer.Option(help="Tokens in a KV block: 16, 32, 64 or 128.")]
+BlockSize = Annotated[int, Option(help="Tokens in a KV block: 16, 32, 64 or 128.")]
 KvDtypeName = Annotated[
-    str, typer.Option(help="Type of K and V in the pool: bf16, fp16, fp32, int8 or fp8_e4m3.")
+    str, Option(help="Type of K and V in the pool: bf16, fp16, fp32, int8 or fp8_e4m3.")
 ]
 KvMemory = Annotated[
     str | None,
-    typer.Option(help="Size of the KV pool, like 2GiB. By default a share of what is free."),
+    Option(help="Size of the KV pool, like 2GiB. By default a share of what is free."),
 ]
 KvRam = Annotated[
     str | None,
-    typer.Option(help="Host memory for KV that left the pool, like 4GiB. By default none."),
+    Option(help="Host memory for KV that left the pool, like 4GiB. By default none."),
 ]
 KvDisk = Annotated[
     str | None,
-    typer.Option(help="Disk for KV that left the pool, kept over restarts. By default none."),
+    Option(help="Disk for KV that left the pool, kept over restarts. By default none."),
 ]
 KvDiskDir = Annotated[
-    Path | None, typer.Option(help="Where on disk. Default: `kv` in the cache directory.")
+    Path | None, Option(help="Where on disk. Default: `kv` in the cache directory.")
 ]
 PublicPrefix = Annotated[
     list[Path] | None,
-    typer.Option(
+    Option(
         help="Text file with a system message, or a prompt's beginning, whose KV all tenants "
         "share; may be repeated."
     ),
 ]
 EvictionPolicy = Annotated[
     str,
-    typer.Option(help="Cached KV to be lost first: lru (unused longest) or cost (cheapest)."),
+    Option(help="Cached KV to be lost first: lru (unused longest) or cost (cheapest)."),
 ]
 StepTargetMs = Annotated[
     float | None,
-    typer.Option(help="About how long a step should take while others decode. Default: no limit."),
+    Option(help="About how long a step should take while others decode. Default: no limit."),
 ]
-Threads = Annotated[int, typer.Option(help="Threads that compute. 0: the CPUs of this process.")]
+Threads = Annotated[int, Option(help="Threads that compute. 0: the CPUs of this process.")]
 Quantize = Annotated[
-    str, typer.Option(help="Quantise 16- and 32-bit weights at load: none, int8 or int4.")
+    str, Option(help="Quantise 16- and 32-bit weights at load: none, int8 or int4.")
 ]
 Speculate = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="ngram|MODEL",
         help="Guess tokens ahead, from the text itself or with a smaller model of the same "
         "vocabulary: same text, fewer steps.",
@@ -116,7 +113,7 @@ Speculate = Annotated[
 ]
 EngineKind = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="thread|process",
         help="Where the engine runs: on a thread of the server, or in a process that is started "
         "again when it dies.",
@@ -124,17 +121,15 @@ EngineKind = Annotated[
 ]
 NoPrefixCache = Annotated[
     bool,
-    typer.Option(
-        "--no-prefix-cache", help="Compute every prompt from its start; keep no KV for later."
-    ),
+    Option("--no-prefix-cache", help="Compute every prompt from its start; keep no KV for later."),
 ]
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", callback=check_json, help="Write the figures to this file too."),
+    Option("--json", check=check_json, help="Write the figures to this file too."),
 ]
-MaxTokens = Annotated[int, typer.Option(help="Most new tokens of an answer.")]
-Temperature = Annotated[float, typer.Option(help="0 always takes the most likely token.")]
-Seed = Annotated[int | None, typer.Option(help="Same seed, same text.")]
+MaxTokens = Annotated[int, Option(help="Most new tokens of an answer.")]
+Temperature = Annotated[float, Option(help="0 always takes the most likely token.")]
+Seed = Annotated[int | None, Option(help="Same seed, same text.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +158,14 @@ class EngineOptions:
     no_prefix_cache: bool = False
     served_name: str | None = None
     engine: str = "thread"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "EngineOptions":
+        """Those of a command's options, by name, that are about the engine."""
+        return cls(
+            served_name=first(given["served_model_name"]),
+            **{name: given[name] for name in cls.__slots__ if name in given},
+        )
 
     def scheduler(self) -> SchedulerConfig:
         """Raises `ConfigError` for values that cannot work together."""

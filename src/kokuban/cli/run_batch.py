@@ -6,9 +6,10 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from kokuban.cli import options
+from kokuban.cli.commands import Argument, Option
 from kokuban.cli.options import DEFAULTS, EngineOptions, open_engine
 from kokuban.cli.serve import MaxRunningRequests, ServedModelName, TokenBudget
 from kokuban.core.errors import ConfigError
@@ -20,29 +21,27 @@ if TYPE_CHECKING:
 
 Requests = Annotated[
     Path,
-    typer.Argument(metavar="IN.JSONL", help="Requests, one a line, in OpenAI's batch format."),
+    Argument(metavar="IN.JSONL", help="Requests, one a line, in OpenAI's batch format."),
 ]
 Results = Annotated[
     Path,
-    typer.Argument(
-        metavar="OUT.JSONL", help="Results, one a line as they come; kept if it exists."
-    ),
+    Argument(metavar="OUT.JSONL", help="Results, one a line as they come; kept if it exists."),
 ]
 ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="The model, named as for `kokuban serve`.")
+    str, Option("--model", "-m", help="The model, named as for `kokuban serve`.")
 ]
-MaxBodySize = Annotated[str, typer.Option(help="Longest line.")]
+MaxBodySize = Annotated[str, Option(help="Longest line.")]
 Concurrency = Annotated[
     int | None,
-    typer.Option(min=1, help="Requests at the same time. Default: --max-running-requests."),
+    Option(least=1, help="Requests at the same time. Default: --max-running-requests."),
 ]
 RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="Run those again whose result is no success.")
+    bool, Option("--retry-failed", help="Run those again whose result is no success.")
 ]
 
 
 def run_batch(
-    context: typer.Context,
+    context: click.Context,
     requests: Requests,
     results: Results,
     model: ModelOption = options.DEFAULT_MODEL,
@@ -69,11 +68,7 @@ def run_batch(
     Exit code 0: every result is a success; 1: some are not; 130 or 143: interrupted.
     """
     given = dict(context.params)  # All of the above, by name.
-    engine_options = EngineOptions(
-        served_name=options.first(served_model_name),
-        **{name: given[name] for name in EngineOptions.__slots__ if name in given},
-    )
-    raise typer.Exit(_answer_file(requests, results, engine_options, given))
+    raise click.exceptions.Exit(_answer_file(requests, results, EngineOptions.of(given), given))
 
 
 def _answer_file(
@@ -98,7 +93,7 @@ def _answer_file(
                 names = tuple(given["served_model_name"] or ())[1:]
                 code = _run(engine, source, sink, num_left, concurrency, names)
         num_done = scan.num_lines - scan.num_left(sink)
-        typer.echo(
+        click.echo(
             f"{num_done:,} of {scan.num_lines:,} requests have a result in {results}, "
             f"{sink.num_failed:,} of them no success"
             + ("; the same command goes on from here" if code else "")

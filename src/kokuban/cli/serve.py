@@ -1,53 +1,50 @@
 """`kokuban serve`: the HTTP server."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 
 from kokuban.cli import options
+from kokuban.cli.commands import Option, with_options
 from kokuban.cli.http_options import HttpOptions, server_settings
-from kokuban.cli.option_groups import with_options
 from kokuban.cli.options import DEFAULTS, EngineOptions, open_engine
 
 if TYPE_CHECKING:
     from kokuban.engine.client import EngineInfo
     from kokuban.server.settings import ServerSettings
 
-Host = Annotated[str, typer.Option(help="Address to listen on.")]
-Port = Annotated[int, typer.Option(help="TCP port; 0 picks one.")]
-TokenBudget = Annotated[int, typer.Option(help="Tokens computed in one step, over all requests.")]
+Host = Annotated[str, Option(help="Address to listen on.")]
+Port = Annotated[int, Option(help="TCP port; 0 picks one.")]
+TokenBudget = Annotated[int, Option(help="Tokens computed in one step, over all requests.")]
 MaxPrefillTokens = Annotated[
-    int | None, typer.Option(help="Most prompt tokens of a step. Default: the token budget.")
+    int | None, Option(help="Most prompt tokens of a step. Default: the token budget.")
 ]
 MaxRunningRequests = Annotated[
-    int | None, typer.Option(help=f"Requests in a step. Default: {DEFAULTS.max_running_requests}.")
+    int | None, Option(help=f"Requests in a step. Default: {DEFAULTS.max_running_requests}.")
 ]
-MaxWaitingRequests = Annotated[
-    int, typer.Option(help="Length of the queue; beyond it requests get 429.")
-]
+MaxWaitingRequests = Annotated[int, Option(help="Length of the queue; beyond it requests get 429.")]
 ServedModelName = Annotated[
     list[str] | None,
-    typer.Option(help="The API's name of the model, MODEL by default; may be repeated."),
+    Option(help="The API's name of the model, MODEL by default; may be repeated."),
 ]
 ToolParser = Annotated[
     str,
-    typer.Option(
+    Option(
         help="Form in which the model writes calls of tools: auto, none, hermes, smollm2, llama3, "
         "mistral, gemma or generic."
     ),
 ]
 ReasoningParser = Annotated[
-    str, typer.Option(help="Whether thoughts in <think> are told apart: auto, none or think.")
+    str, Option(help="Whether thoughts in <think> are told apart: auto, none or think.")
 ]
 PoolingName = Annotated[
-    str, typer.Option(help="Default of /v1/embeddings: last (token's hidden state) or mean.")
+    str, Option(help="Default of /v1/embeddings: last (token's hidden state) or mean.")
 ]
 
 
 @with_options(HttpOptions)
 def serve(
-    context: typer.Context,
+    context: click.Context,
     model: options.Model = options.DEFAULT_MODEL,
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -78,14 +75,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
     given = dict(context.params)  # All of the above, by name.
-    raise typer.Exit(_run(server_settings(given), _engine_options(given)))
-
-
-def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
-    return EngineOptions(
-        served_name=options.first(given["served_model_name"]),
-        **{name: given[name] for name in EngineOptions.__slots__ if name in given},
-    )
+    context.exit(_run(server_settings(given), EngineOptions.of(given)))
 
 
 def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:
@@ -102,8 +92,8 @@ def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:
         url = url_of(sock, settings)
 
         def on_ready() -> None:
-            typer.echo(describe(engine.client.info))
-            typer.echo(f"ready at {url}  (API: {url}/v1, page: {url}/)")
+            click.echo(describe(engine.client.info))
+            click.echo(f"ready at {url}  (API: {url}/v1, page: {url}/)")
 
         return run_server(engine, settings, sock, on_ready)
 

@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
-import typer
+import click
 
 from kokuban.cli import options
+from kokuban.cli.commands import Argument, Option
 from kokuban.cli.simulate_rows import (
     Row,
     contiguous_row,
@@ -42,35 +43,35 @@ SHARES = (0.01, 0.05, 0.1, 0.25, 0.5)
 
 TracePath = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         help="A trace, a folder of agent sessions, or made-up agents such as agents:40: see "
         "docs/simulate.md."
     ),
 ]
-Mode = Annotated[str, typer.Option(help="policy, real, contiguous, rules or pauses.")]
+Mode = Annotated[str, Option(help="policy, real, contiguous, rules or pauses.")]
 Capacity = Annotated[
     str,
-    typer.Option(
+    Option(
         help="Blocks of the pool; several in the modes policy and rules, like 1000,10000,0 (0: "
         "all names fit)."
     ),
 ]
 KvRam = Annotated[
     str | None,
-    typer.Option(help="Host memory for KV that leaves the pool, like 4GiB. By default none."),
+    Option(help="Host memory for KV that leaves the pool, like 4GiB. By default none."),
 ]
-Policy = Annotated[str, typer.Option(help="lru, cost, or both as lru,cost.")]
+Policy = Annotated[str, Option(help="lru, cost, or both as lru,cost.")]
 ModelName = Annotated[
-    str, typer.Option("--model", help="llama-8b, smollm2-135m, or any model as for `serve`.")
+    str, Option("--model", help="llama-8b, smollm2-135m, or any model as for `serve`.")
 ]
 MachineName = Annotated[
-    str, typer.Option("--machine", help="here (see `kokuban bench machine`), or h100.")
+    str, Option("--machine", help="here (see `kokuban bench machine`), or h100.")
 ]
-Rate = Annotated[float, typer.Option(min=1e-6, help="Arrivals come so many times as fast.")]
-Limit = Annotated[int, typer.Option(min=0, help="Replay the first requests only. 0: all.")]
-TokenBudget = Annotated[int, typer.Option(help="Tokens computed in one step.")]
-MaxRunning = Annotated[int, typer.Option("--max-running-requests", help="Most requests at once.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Rate = Annotated[float, Option(least=1e-6, help="Arrivals come so many times as fast.")]
+Limit = Annotated[int, Option(least=0, help="Replay the first requests only. 0: all.")]
+TokenBudget = Annotated[int, Option(help="Tokens computed in one step.")]
+MaxRunning = Annotated[int, Option("--max-running-requests", help="Most requests at once.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON instead of tables.")]
 
 
 def simulate(
@@ -134,7 +135,7 @@ def _run(
     trace = _trace(path).first(limit).at_rate(rate)
     rows = runs[mode](trace, chosen, policies)
     if as_json:
-        typer.echo(json.dumps({"trace": trace.name, "mode": mode, "results": rows}, indent=2))
+        click.echo(json.dumps({"trace": trace.name, "mode": mode, "results": rows}, indent=2))
     else:
         print_rows(title(trace), rows)
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from kokuban.cli import options
+from kokuban.cli.commands import Option
 from kokuban.cli.options import DEFAULTS, EngineOptions, open_engine
 from kokuban.core.errors import RequestError, StepFailed
 from kokuban.core.request import FinishReason
@@ -23,10 +24,10 @@ GREETING = "Write a message. /clear begins anew, /exit ends."
 def run(
     model: options.Model,
     prompt: Annotated[
-        str | None, typer.Option("-p", "--prompt", help="The message. Default: standard input.")
+        str | None, Option("-p", "--prompt", help="The message. Default: standard input.")
     ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")
+        bool, Option("--raw", help="Continue the text itself, without the chat template.")
     ] = False,
     max_tokens: options.MaxTokens = 512,
     temperature: options.Temperature = 0.0,
@@ -62,7 +63,7 @@ def run(
 
 def chat(
     model: options.Model = options.DEFAULT_MODEL,
-    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
+    system: Annotated[str | None, Option(help="What the model is told first.")] = None,
     max_tokens: options.MaxTokens = 1024,
     temperature: options.Temperature = 0.7,
     seed: options.Seed = None,
@@ -86,7 +87,7 @@ def chat(
     )
     first = [{"role": "system", "content": system}] if system else []
     with open_engine(engine_options) as engine:
-        typer.echo(GREETING)
+        click.echo(GREETING)
         _converse(engine, first, params)
 
 
@@ -103,9 +104,9 @@ def _converse(engine: "Engine", first: list[dict[str, Any]], params: SamplingPar
             ids = _chat_ids(engine, messages)
             asyncio.run(_answer(engine, ids, params, said=said))
         except KeyboardInterrupt:
-            typer.echo(" …")
+            click.echo(" …")
         except RequestError as error:
-            typer.echo(f"kokuban: {error}", err=True)
+            click.echo(f"kokuban: {error}", err=True)
             messages.pop()
             continue
         messages.append({"role": "assistant", "content": "".join(said)})
@@ -117,7 +118,7 @@ def _read() -> str | None:
         try:
             line = input("> ").strip()
         except (EOFError, KeyboardInterrupt):
-            typer.echo()
+            click.echo()
             return None
         if line == "/exit":
             return None
@@ -154,10 +155,10 @@ async def _answer(
     )
     async with aclosing(deltas):
         async for delta in deltas:
-            typer.echo(delta.text, nl=False)
+            click.echo(delta.text, nl=False)
             sys.stdout.flush()
             if said is not None:
                 said.append(delta.text)
             if delta.finish is FinishReason.ERROR:
                 raise StepFailed(delta.error or "the engine could not finish the answer")
-    typer.echo()
+    click.echo()

@@ -35,11 +35,14 @@ from kokuban.sampling.grammar import GrammarCompiler
 from kokuban.scheduler.prices import ModelPrices, block_worth
 from kokuban.scheduler.scheduler import Scheduler
 from kokuban.text.load import ModelText, load_text
+from kokuban.weights.progress import Progress as PullProgress
 from kokuban.weights.source import ModelSource
-from kokuban.weights.wheels import Progress as PullProgress
 
 if TYPE_CHECKING:
     from kokuban.engine.speculation import DraftFiles
+
+POPULATE_AFTER_S = 1.0
+"""A server has modules to load yet when its engine is built, and they want memory at once."""
 
 
 def build_engine(
@@ -100,7 +103,7 @@ def _build(
     memory = _memory(program, layout, budget, key_space, scheduler, runtime, info, prices)
     grammars = GrammarStore(compiler)
     executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab, grammars)
-    memory.storage.populate()
+    memory.storage.populate(after_s=POPULATE_AFTER_S if serves else 0.0)
     proposer = _proposer(runtime, draft, budget, compute)
     core = _core(scheduler, memory, executor, prices, proposer)
     client = EngineThread(core, info, memory.doorbell, grammars)

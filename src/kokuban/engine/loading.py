@@ -23,9 +23,9 @@ from kokuban.observe.machine import num_threads
 from kokuban.program.fuse import take_rows_early
 from kokuban.program.program import Program
 from kokuban.runner.load import LoadedWeights, Progress, load_weights
+from kokuban.weights.progress import Progress as PullProgress
 from kokuban.weights.pull import resolve
 from kokuban.weights.source import ModelSource, open_source
-from kokuban.weights.wheels import Progress as PullProgress
 
 SWITCH_S = 2e-4
 """The interpreter's switch interval while weights are packed. The packing thread needs the

@@ -26,9 +26,9 @@ from kokuban.scheduler.ngram import NgramProposer
 from kokuban.text.load import load_text
 from kokuban.text.tokenizer import Tokenizer
 from kokuban.text.vocabulary import check_same_vocabulary
+from kokuban.weights.progress import Progress as PullProgress
 from kokuban.weights.pull import resolve
 from kokuban.weights.source import ModelSource, open_source
-from kokuban.weights.wheels import Progress as PullProgress
 
 
 @dataclass(frozen=True, slots=True)

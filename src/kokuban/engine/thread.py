@@ -87,7 +87,8 @@ class EngineThread:
         self._core = core
         self._grammars = grammars
         self._preparing: set[RequestId] = set()
-        """Requests that wait for their grammar; under `_wake`."""
+        """Requests from their submission with a grammar until the engine thread takes them, unless
+        they are cancelled meanwhile; under `_wake`."""
 
         self._compiled: dict[RequestId, CompiledGrammar] = {}
         """Grammars of requests that have not ended. For the engine thread."""
@@ -221,13 +222,12 @@ class EngineThread:
             self._preparing |= ids
 
         def ready(outcome: CompiledGrammar | KokubanError) -> None:
-            with self._wake:
-                wanted = [request for request in requests if request.id in self._preparing]
-                self._preparing -= ids
             if isinstance(outcome, KokubanError):
+                with self._wake:
+                    self._preparing -= ids
                 box.route.carry([(box, outcome)])
-            elif wanted:
-                self._put_in(Submission(wanted, box, outcome))
+            else:
+                self._put_in(Submission(requests, box, outcome))
 
         self._grammars.prepare(source, ready)
 
@@ -282,7 +282,7 @@ class EngineThread:
         except Exception as error:
             self._failure = error
             logger.exception("the engine stopped after an internal error")
-            self._end(f"the engine stopped after an internal error: {error}")
+            self._end("the engine stopped after an internal error; see the server's log")
         finally:
             core.close()
 
@@ -316,15 +316,28 @@ class EngineThread:
             self._boxes.forget(what)
             self._compiled.pop(what, None)
             return
+        self._begin(core, what)
+
+    def _begin(self, core: EngineCore, what: Submission) -> None:
+        requests = what.requests if what.compiled is None else self._wanted(what.requests)
+        if not requests:
+            return
         try:
-            core.add(what.requests)
+            core.add(requests)
         except KokubanError as error:
             self._boxes.refuse(what.box, error)
             return
-        ids = [request.id for request in what.requests]
+        ids = [request.id for request in requests]
         if what.compiled is not None:
             self._compiled |= dict.fromkeys(ids, what.compiled)
         self._boxes.accept(ids, what.box)
+
+    def _wanted(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Those that were not cancelled before they came here: a cancellation may overtake them."""
+        with self._wake:
+            wanted = [request for request in requests if request.id in self._preparing]
+            self._preparing.difference_update(request.id for request in wanted)
+        return wanted
 
     def _let_go(self, events: Sequence[TokenEvent]) -> None:
         """Hold on no longer to the grammars of requests that have ended."""

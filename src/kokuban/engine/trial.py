@@ -30,7 +30,7 @@ from kokuban.runner.load import LoadedWeights, Progress
 from kokuban.runner.native import NativeExecutor
 from kokuban.text.load import load_text
 from kokuban.text.tokenizer import Tokenizer
-from kokuban.weights.wheels import Progress as PullProgress
+from kokuban.weights.progress import Progress as PullProgress
 
 BLOCK_SIZE = 16
 SEED = 20_250_101

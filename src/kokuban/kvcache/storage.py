@@ -39,7 +39,7 @@ class KvStorage:
             raise ConfigError(f"num_blocks={num_blocks} is below 1; raise --kv-memory")
         self.layout = layout
         self._populating: threading.Thread | None = None
-        self._closing = False
+        self._closing = threading.Event()
         self.num_blocks = num_blocks
         try:
             # Private: shared anonymous memory, the default, does not get huge pages.
@@ -72,14 +72,19 @@ class KvStorage:
         """Overwrite one block with another, all layers and both sides."""
         self.block(target)[:] = self.block(source)
 
-    def populate(self) -> threading.Thread:
+    def populate(self, after_s: float = 0.0) -> threading.Thread:
         """Start to fetch all pages in the background.
+
+        Args:
+            after_s: wait so long first. While pages come, other threads wait for their own memory.
 
         Returns:
             The thread, for who wants to wait. It ends early, with the pages still coming on first
             use, where the system cannot do it.
         """
-        thread = threading.Thread(target=self._populate, name="kv-populate", daemon=True)
+        thread = threading.Thread(
+            target=self._populate, args=(after_s,), name="kv-populate", daemon=True
+        )
         self._populating = thread
         thread.start()
         return thread
@@ -89,15 +94,16 @@ class KvStorage:
 
         A thread inside native code must not outlive the interpreter.
         """
-        self._closing = True
+        self._closing.set()
         if self._populating is not None:
             self._populating.join()
 
-    def _populate(self) -> None:
+    def _populate(self, after_s: float) -> None:
+        self._closing.wait(after_s)
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         flat = self.blocks.reshape(-1)
         for start in range(0, len(flat), _PIECE):
-            if self._closing:
+            if self._closing.is_set():
                 return
             if not populate(flat[start : start + _PIECE]):
                 _LOG.debug("this system gives pages of the KV pool on first use only")

@@ -8,6 +8,9 @@ from kokuban.models import gemma3, llama, phi3, qwen2, qwen3
 from kokuban.program.check import check_program
 from kokuban.program.program import Program
 
+MAX_THETA = 1e30
+MAX_RATIO = 1e9
+
 ARCHITECTURES: Mapping[str, Callable[[ModelConfig], Program]] = {
     "gemma3": gemma3.build,
     "llama": llama.build,
@@ -73,5 +76,29 @@ def _rope_problems(rope: RopeConfig, head_dim: int) -> Iterator[str]:
             yield f"{field} has {count} entries for {rope.rotary_dim // 2} frequencies"
     if rope.scaling == "longrope" and not (rope.short_factors and rope.long_factors):
         yield "longrope needs short_factors and long_factors"
-    if rope.scaling in ("llama3", "yarn", "longrope") and rope.original_max_positions < 1:
-        yield f"{rope.scaling} needs original_max_positions, not {rope.original_max_positions}"
+    if rope.scaling in ("llama3", "yarn", "longrope") and rope.original_max_positions < 2:
+        yield (
+            f"{rope.scaling} needs original_max_positions of 2 or more, "
+            f"not {rope.original_max_positions}"
+        )
+    if rope.scaling == "llama3" and not rope.low_freq_factor < rope.high_freq_factor:
+        yield (
+            f"low_freq_factor={rope.low_freq_factor} is not below "
+            f"high_freq_factor={rope.high_freq_factor}"
+        )
+    yield from _wild_numbers(rope)
+
+
+def _wild_numbers(rope: RopeConfig) -> Iterator[str]:
+    """Numbers with which the frequencies could not be computed; far from all that is in use."""
+    if not 1 < rope.theta <= MAX_THETA:
+        yield f"theta={rope.theta} is not above 1 and up to {MAX_THETA:g}"
+    ratios = ("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")
+    for field in (*ratios, "attention_factor"):
+        value = getattr(rope, field)
+        if value is not None and not 1 / MAX_RATIO <= value <= MAX_RATIO:
+            yield f"{field}={value} is not from {1 / MAX_RATIO:g} to {MAX_RATIO:g}"
+    for field in ("short_factors", "long_factors", "freq_factors"):
+        least = min(getattr(rope, field), default=1.0)
+        if not least >= 1 / MAX_RATIO:
+            yield f"{field} has {least}, which is below {1 / MAX_RATIO:g}"

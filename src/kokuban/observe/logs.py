@@ -87,6 +87,12 @@ class JsonFormatter(OneLineFormatter):
         return json.dumps(found, default=str)
 
 
+def form_in_use() -> str:
+    """The form that `set_up_logging` was last told, for a process that logs beside this one."""
+    handlers = logging.getLogger("kokuban").handlers
+    return "json" if any(isinstance(h.formatter, JsonFormatter) for h in handlers) else "text"
+
+
 def set_up_logging(
     level: str, stream: TextIO | None = None, *, form: str = "text", with_texts: bool = False
 ) -> None:

@@ -19,7 +19,6 @@ from kokuban.kernels.linear import PackedMatrix, pack_matrix
 from kokuban.program.program import Program, WeightSpec
 from kokuban.weights.dequant import dequantize_tensor
 from kokuban.weights.mapped import WeightTensor
-from kokuban.weights.quantize import LOAD_TYPES, quantize_tensor
 from kokuban.weights.source import ModelSource, check_tensors
 
 Progress = Callable[[int, int], None]
@@ -108,6 +107,8 @@ def _packed(
 ) -> PackedMatrix:
     release: Callable[[int], None] | None = partial(source.release, tensor.name)
     if quantize != "none" and not tensor.type.quantized:
+        from kokuban.weights.quantize import LOAD_TYPES, quantize_tensor
+
         tensor, release = quantize_tensor(tensor, LOAD_TYPES[quantize]), None
     n, k = spec.shape
     return pack_matrix(

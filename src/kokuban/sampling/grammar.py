@@ -20,10 +20,6 @@ from numpy.typing import NDArray
 from kokuban.core.errors import RequestError
 from kokuban.core.request import Request
 from kokuban.sampling.json_numbers import NumberRun, num_leading_digits
-from kokuban.text.json_schema import keyword_of
-
-MAX_SOURCE_BYTES = 2**18
-"""Of a grammar's text."""
 
 MAX_LEXER_STATES = 50_000
 """About 2 KB each, of each running request."""
@@ -176,6 +172,8 @@ class GrammarCompiler:
         """
         from llguidance import LLMatcher, LLParserLimits
 
+        from kokuban.text.json_schema import keyword_of
+
         _check_text(source)
         table = self._ready_table()
         limits = LLParserLimits(
@@ -298,15 +296,17 @@ class Constraint:
 
 
 def _check_text(source: str) -> None:
+    from kokuban.text.json_schema import MAX_CHARACTERS
+
     try:
         num_bytes = len(source.encode())
     except UnicodeError:
         raise RequestError(
             "the grammar holds half of a surrogate pair, which is no character", param="grammar"
         ) from None
-    if num_bytes > MAX_SOURCE_BYTES:
+    if num_bytes > MAX_CHARACTERS:
         raise RequestError(
-            f"the grammar has {num_bytes} bytes; the limit is {MAX_SOURCE_BYTES}: make it smaller",
+            f"the grammar has {num_bytes} bytes; the limit is {MAX_CHARACTERS}: make it smaller",
             param="grammar",
         )
 

@@ -1,8 +1,7 @@
 """How long tools take, learned from the pauses of each tenant's sessions."""
 
-import statistics
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 UNKNOWN_S = 5.0
 """What a tool is expected to take of which nothing is known."""
@@ -35,8 +34,17 @@ class Durations:
         if one of them is new.
         """
         if (known := self._seen.get((tenant, tuple(tools)))) is not None:
-            return statistics.median(known)
+            return _median(known)
         alone = [self._seen.get((tenant, (tool,))) for tool in tools]
         if not alone or None in alone:
             return UNKNOWN_S
-        return max(statistics.median(known) for known in alone if known is not None)
+        return max(_median(known) for known in alone if known is not None)
+
+
+def _median(values: Iterable[float]) -> float:
+    """Not the standard library's: importing `statistics` would be a hundredth of a start."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2

@@ -97,7 +97,7 @@ class Answer(Response):
             if connection.interruption is None:
                 raise
             _stay_alive()
-            if error := self._last_words(connection.interruption):
+            if error := last_words(connection.interruption, self._record):
                 await self._fail(error, send)
         except Exception as error:  # noqa: BLE001 - the client is told of whatever went wrong
             refused = isinstance(error, RequestError | Overloaded) and not self._started
@@ -117,20 +117,6 @@ class Answer(Response):
         self._started = True
         body = self._form.body()
         await Response(body, media_type=self.media_type)(scope, _never, send)
-
-    def _last_words(self, why: Interruption) -> Exception | None:
-        """What a client is told whose request was interrupted, if it is still there."""
-        if why is Interruption.CUT:
-            return ShuttingDown(why.value)
-        if why is Interruption.LATE:
-            return HttpError(
-                504,
-                f"the answer was not complete within {self._record.timeout_s:g} s; allow more time "
-                f"by the header X-Request-Timeout, up to the server's --request-timeout, or ask "
-                f"for less",
-                code="timeout",
-            )
-        return None
 
     async def _fail(self, error: Exception, send: Send) -> None:
         """Before the headers an error is a response of its own: see `Guard`."""
@@ -244,6 +230,20 @@ def respond(
         ping_s=serving.settings.ping_s,
         keep_alive=keep_alive,
     )
+
+
+def last_words(why: Interruption, record: Record) -> KokubanError | None:
+    """What a client is told whose request was interrupted; None: it has left, or wanted it so."""
+    if why is Interruption.CUT:
+        return ShuttingDown(why.value)
+    if why is Interruption.LATE:
+        return HttpError(
+            504,
+            f"the answer was not complete within {record.timeout_s:g} s; allow more time by the "
+            f"header X-Request-Timeout, up to the server's --request-timeout, or ask for less",
+            code="timeout",
+        )
+    return None
 
 
 def _stay_alive() -> None:

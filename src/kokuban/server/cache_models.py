@@ -19,7 +19,7 @@ EPHEMERAL_TTLS_S = {"5m": 300.0, "1h": 3600.0}
 class Strict(BaseModel):
     """The root of all bodies: strict types, unknown fields kept, no number that is none.
 
-    A validator is built when a body is first read, or by `run.warm_up`: of the 20 classes only
+    A validator is built when a body is first read, or by `faces.add_faces`: of the 20 classes only
     those that are whole bodies need one, and a start needs none before it is ready.
     """
 

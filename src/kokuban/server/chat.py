@@ -11,7 +11,7 @@ from kokuban.core.request import FinishReason
 from kokuban.core.step import SampledToken
 from kokuban.engine.generation import TextDelta
 from kokuban.server.answer import respond
-from kokuban.server.body import check_unknown, parse_body, read_json
+from kokuban.server.body import read_body
 from kokuban.server.form import LOWEST_LOGPROB, FormBase, finish_word
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.openai_responses import (
@@ -48,11 +48,9 @@ router = Router(KeyScope.INFER)
 async def chat_completions(request: Request) -> Response:
     """Continue a conversation."""
     serving = serving_of(request)
-    raw = await read_json(request, serving.settings)
-    body = await parse_body(ChatRequest, raw)
-    check_unknown(request, serving.settings, body)
+    body, num_bytes = await read_body(request, serving.settings, ChatRequest)
     check_stream_options(body)
-    turn = await begin_turn(serving, request, body, len(raw), api="chat")
+    turn = await begin_turn(serving, request, body, num_bytes, api="chat")
     form = ChatForm(serving, body, turn.record, turn.prompt)
     return respond(serving, turn.deltas, form, turn.record, stream=bool(body.stream))
 
@@ -66,6 +64,7 @@ class ChatForm(FormBase):
         super().__init__(serving, body.stream_options, record, f"chatcmpl-{record.request_id}")
         self._num_top = (body.top_logprobs or 0) if body.logprobs else None
         self._prompt = list(prompt) if body.return_token_ids else UNSET
+        self._hides_thoughts = body.include_reasoning is False
         asked = (body.model_extra or {}).get("service_tier")
         self._tier = UNSET if asked is None else "default"
         self._deltas: list[list[TextDelta]] = [[] for _ in range(record.n)]
@@ -90,7 +89,7 @@ class ChatForm(FormBase):
 
     def _choice(self, index: int, deltas: Sequence[TextDelta]) -> ChatChoice:
         tokens = [token for delta in deltas for token in delta.tokens]
-        message = message_of([part for delta in deltas for part in delta.parts])
+        message = message_of([part for delta in deltas for part in self._shown(delta)])
         last = deltas[-1]
         finish = _finish_word(last.finish, calls=message.tool_calls is not UNSET)
         return ChatChoice(
@@ -111,7 +110,7 @@ class ChatForm(FormBase):
         return b"".join(self._chunk([first]) for first in firsts)
 
     def events(self, delta: TextDelta) -> bytes:
-        pieces = [_delta_of(part) for part in delta.parts]
+        pieces = [_delta_of(part) for part in self._shown(delta)]
         if any(isinstance(part, CallPart) for part in delta.parts):
             self._calling.add(delta.choice)
         if not pieces and delta.tokens and self._tells_tokens:
@@ -148,6 +147,12 @@ class ChatForm(FormBase):
             service_tier=self._tier,
         )
         return event(chunk)
+
+    def _shown(self, delta: TextDelta) -> Sequence[Part]:
+        """The parts that the client wants to see."""
+        if not self._hides_thoughts:
+            return delta.parts
+        return [part for part in delta.parts if not isinstance(part, ReasoningPart)]
 
     @property
     def _tells_tokens(self) -> bool:

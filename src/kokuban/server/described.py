@@ -28,7 +28,12 @@ BODIES: Mapping[str, tuple[type[BaseModel], ...]] = {
     "/v1/messages": (messages_models.MessagesRequest,),
     "/v1/messages/count_tokens": (messages_models.CountRequest,),
     "/v1/embeddings": (embedding_models.EmbeddingRequest,),
-    "/tokenize": (openai_models.TokenizeText, openai_models.TokenizeChat),
+    "/apply-template": (openai_models.TemplateRequest,),
+    "/tokenize": (
+        openai_models.TokenizeText,
+        openai_models.TokenizeChat,
+        openai_models.TokenizeContent,
+    ),
     "/detokenize": (openai_models.DetokenizeRequest,),
     "/v1/sessions/{session}/pause": (session_routes.PauseRequest,),
 }
@@ -47,6 +52,7 @@ ANSWERS: Mapping[str, type[msgspec.Struct]] = {
     "/v1/embeddings": embedding_models.EmbeddingList,
     "/v1/models": openai_responses.ModelList,
     "/v1/models/{model}": openai_responses.ModelCard,
+    "/apply-template": openai_responses.RenderedPrompt,
     "/tokenize": openai_responses.Tokens,
     "/detokenize": openai_responses.Text,
     "/v1/explain/{request_id}": explain.Explanation,

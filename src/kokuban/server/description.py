@@ -5,8 +5,8 @@ Nothing imports this module before somebody asks for the document.
 
 import inspect
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from pydantic import BaseModel
@@ -29,8 +29,17 @@ from kokuban.server.described import (
     structs,
 )
 from kokuban.server.messages import errors as messages_errors
+from kokuban.server.openai_models import ChatRequest, CompletionRequest
+from kokuban.server.parameter import Api, Fate, Parameter
+from kokuban.server.parameters_other import OTHER
 from kokuban.server.responses.items import MODELS as ITEM_MODELS
 from kokuban.server.routes import Endpoint
+from kokuban.server.schema_parts import TOKEN_ID
+
+_GENERATING: Mapping[Api, type[BaseModel]] = {
+    Api.CHAT: ChatRequest,
+    Api.COMPLETIONS: CompletionRequest,
+}
 
 REF = "#/components/schemas/{}"
 
@@ -52,20 +61,52 @@ _ERROR = {
 }
 
 
-def describe(routes: Sequence[Route]) -> dict[str, Any]:
-    """The document of these routes; those that are not to be shown are left out."""
+class Served(NamedTuple):
+    """What the document says of the model that is served."""
+
+    names: Sequence[str]
+    """Of the model. They are examples, no limit: a client that was made from one server's document
+    may talk to another."""
+
+    vocab_size: int
+
+
+def describe(routes: Sequence[Route], served: Served | None = None) -> dict[str, Any]:
+    """The document of these routes; those that are not to be shown are left out.
+
+    Args:
+        served: None: of any model.
+    """
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         if route.include_in_schema:
             [method] = route.methods or {"GET"}
             operations = paths.setdefault(route.path_format, {})
             operations[method.lower()] = _operation(method.lower(), route)
+    schemas = _schemas()
+    if served is not None:
+        for model in set().union(*BODIES.values()):
+            if (name := schemas[model.__name__]["properties"].get("model")) is not None:
+                name["examples"] = [*served.names]
+        _limit_ids(schemas, served.vocab_size - 1)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Kokuban", "version": __version__},
         "paths": paths,
-        "components": {"schemas": _schemas()},
+        "components": {"schemas": schemas},
     }
+
+
+def _limit_ids(schema: Any, largest: int) -> None:
+    """Give every schema of token ids its limit."""
+    if isinstance(schema, dict):
+        if schema.get("format") == TOKEN_ID:
+            schema["maximum"] = largest
+        for inner in schema.values():
+            _limit_ids(inner, largest)
+    elif isinstance(schema, list):
+        for inner in schema:
+            _limit_ids(inner, largest)
 
 
 def _schemas() -> dict[str, Any]:
@@ -75,10 +116,22 @@ def _schemas() -> dict[str, Any]:
     _, bodies = models_json_schema(
         [(model, "validation") for model in models], ref_template=REF.format("{model}")
     )
+    for parameter in OTHER:
+        if parameter.fate is Fate.IGNORED:
+            for api in parameter.apis:
+                properties = bodies["$defs"][_GENERATING[api].__name__]["properties"]
+                properties[parameter.name] = _without_effect(parameter)
     _, answers = msgspec.json.schema_components(structs(), ref_template=REF.format("{name}"))
     for event in OF_RESPONSE:
         answers[event.__name__]["properties"]["response"] = _ref("ResponseBody")
     return {**bodies["$defs"], **answers, "ErrorEnvelope": _ERROR}
+
+
+def _without_effect(parameter: Parameter) -> dict[str, Any]:
+    """Of a field that is taken and changes nothing; its type must be right all the same."""
+    kinds = [{"type": kind} for kind in sorted(parameter.json_types)]
+    words = f"Accepted, without effect. {parameter.meaning}"
+    return {"anyOf": [*kinds, {"type": "null"}], "default": None, "description": words}
 
 
 def _operation(method: str, route: Route) -> dict[str, Any]:

@@ -1,24 +1,30 @@
 """The body of /v1/embeddings and the answer to it."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 from pydantic import Field, field_validator
 
 from kokuban.core.pooling import Pooling
 from kokuban.server.cache_models import Strict
-from kokuban.server.openai_models import Prompt, one_kind_of_prompt
+from kokuban.server.openai_models import TokenRow, one_kind_of_prompt
 from kokuban.server.openai_responses import PromptDetails, Receipt
 from kokuban.server.parameters_served import MAX_SALT_LENGTH
+from kokuban.server.schema_parts import TokenId
+
+NotEmpty = Annotated[str, Field(json_schema_extra={"minLength": 1})]
+Input = str | list[NotEmpty] | list[TokenId] | list[TokenRow]
 
 
 class EmbeddingRequest(Strict):
     """The body of /v1/embeddings."""
 
-    input: Prompt
+    input: Input = Field(json_schema_extra={"minItems": 1, "minLength": 1})
     """Text or token ids, one or a list. Special tokens that are written in a text count."""
 
-    model: str
+    model: str | None = None
+    """The served one where it is left out or empty."""
+
     encoding_format: Literal["float", "base64"] | None = None
     """base64: of the numbers as float32 in little-endian order."""
 
@@ -32,7 +38,9 @@ class EmbeddingRequest(Strict):
     normalize: bool | None = None
     """Scale each vector to length 1; true by default."""
 
-    truncate_prompt_tokens: int | None = Field(None, ge=-1, le=2**31 - 1)
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, le=2**31 - 1, json_schema_extra={"not": {"const": 0}}
+    )
     """Keep the last so many tokens of a longer input; -1: as many as the context holds."""
 
     add_special_tokens: bool | None = None

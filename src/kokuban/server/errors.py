@@ -7,11 +7,11 @@ a 500 without its text, the log gets the traceback.
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -24,6 +24,11 @@ from kokuban.core.errors import (
     StepFailed,
     UnknownModel,
 )
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+Item = TypeVar("Item")
 
 CLIENT_CLOSED = 499
 """Not sent to anybody: the status in the log and the metrics when the client left first."""
@@ -137,7 +142,19 @@ def _from_starlette(error: HTTPException) -> Failure:
     )
 
 
-def from_validation(error: ValidationError) -> RequestError:
+async def retold(
+    items: AsyncGenerator[Item], tell: Callable[[RequestError], RequestError]
+) -> AsyncGenerator[Item]:
+    """The same items; an error of theirs is told in the words of who asked for them."""
+    async with aclosing(items):
+        try:
+            async for item in items:
+                yield item
+        except RequestError as error:
+            raise tell(error) from None
+
+
+def from_validation(error: "ValidationError") -> RequestError:
     """The first problem that pydantic found, with the path of the field at fault."""
     problems = error.errors(include_url=False, include_context=False)
     first = problems[0]["loc"][:1]

@@ -35,7 +35,7 @@ class FormBase:
         self.tokenizer = serving.model.tokenizer
         self.record = record
         self.usage_at_end = bool(options and options.include_usage)
-        self.usage_always = bool(options and options.continuous_usage_stats)
+        self.usage_always = self.usage_at_end and bool(options and options.continuous_usage_stats)
 
     def usage_field(self, *, is_last: bool) -> UsageBody | UnsetType | None:
         """The `usage` of a stream's chunk: a value, null, or not there at all."""

@@ -6,14 +6,14 @@
     requests_per_minute = 60         # 0: no limit; default: the server's
     tokens_per_minute = 100_000
     max_concurrent = 8
-    tenant = "team"                  # default: the name; keys of one tenant share everything
+    tenant = "team"                  # default: the name; keys of one tenant share everything,
+                                     # and a limit that one of them has is that of all
 
 A file whose name does not end in `.toml` has one key on each line, all of which may infer.
 """
 
 import re
-import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from typing import Any
 
@@ -30,10 +30,8 @@ NAMED = "name-"
 
 _NAME = re.compile(r"[\w.\-]{1,64}", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_FIELDS = frozenset(
-    {"key", "sha256", "scopes", "tenant", "requests_per_minute", "tokens_per_minute"}
-    | {"max_concurrent"}
-)
+_LIMITS = ("requests_per_minute", "tokens_per_minute", "max_concurrent")
+_FIELDS = frozenset({"key", "sha256", "scopes", "tenant", *_LIMITS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +96,8 @@ def _from_lines(text: str) -> list[KeyEntry]:
 
 
 def _from_toml(text: str) -> list[KeyEntry]:
+    import tomllib  # A start without such a file needs none of it.
+
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -105,7 +105,26 @@ def _from_toml(text: str) -> list[KeyEntry]:
     keys = found.get("keys")
     if not isinstance(keys, dict) or set(found) != {"keys"}:
         raise ConfigError("a key file holds tables [keys.NAME] and nothing else")
-    return [_entry(name, fields) for name, fields in keys.items()]
+    entries = [_entry(name, fields) for name, fields in keys.items()]
+    for limit in _LIMITS:
+        entries = _shared(entries, limit)
+    return entries
+
+
+def _shared(entries: list[KeyEntry], limit: str) -> list[KeyEntry]:
+    """The same keys; what one of a tenant says of a limit holds for all that share it."""
+    said: dict[str, KeyEntry] = {}
+    for entry in entries:
+        if (value := getattr(entry, limit)) is None:
+            continue
+        first = said.setdefault(entry.tenant, entry)
+        if getattr(first, limit) != value:
+            raise ConfigError(
+                f"[keys.{entry.name}]: {limit} is {value:.0f}, and {getattr(first, limit):.0f} for "
+                f"[keys.{first.name}] of the same tenant, which shares it; say it once"
+            )
+    limits = {tenant: {limit: getattr(entry, limit)} for tenant, entry in said.items()}
+    return [replace(entry, **limits.get(entry.tenant, {})) for entry in entries]
 
 
 def _entry(name: str, fields: Any) -> KeyEntry:

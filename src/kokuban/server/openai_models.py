@@ -19,9 +19,26 @@ from kokuban.server.cache_models import CacheFields, Marked, Strict
 from kokuban.server.errors import from_validation
 from kokuban.server.parameter import Api
 from kokuban.server.parameters import check_extras, of
+from kokuban.server.parameters_form import ONE_FORM
 from kokuban.server.parameters_served import MAX_STOP_LENGTH
+from kokuban.server.schema_parts import (
+    MESSAGE,
+    NO_MESSAGES,
+    SOME_TOOLS,
+    TEXT_PART,
+    ResponseFormat,
+    SchemaOrText,
+    StructuredOutputs,
+    TextOnly,
+    TokenId,
+    ToolChoice,
+    described,
+    needs,
+)
 
 Body = TypeVar("Body", bound=Strict)
+
+StopText = Annotated[str, Field(max_length=MAX_STOP_LENGTH, json_schema_extra={"minLength": 1})]
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -74,7 +91,7 @@ class StreamOptions(Strict):
 class SamplingFields(CacheFields):
     """What chat and completions have in common."""
 
-    model: str = of("model")
+    model: str | None = of("model")
     stream: bool | None = of("stream")
     stream_options: StreamOptions | None = of("stream_options")
     n: int | None = of("n")
@@ -89,18 +106,18 @@ class SamplingFields(CacheFields):
     repetition_penalty: float | None = of("repetition_penalty")
     logit_bias: dict[str, float] | None = of("logit_bias")
     seed: int | None = of("seed")
-    stop: str | list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]] | None = of("stop")
-    stop_token_ids: list[int] | None = of("stop_token_ids")
+    stop: str | list[StopText] | None = of("stop")
+    stop_token_ids: list[TokenId] | None = of("stop_token_ids")
     include_stop_str_in_output: bool | None = of("include_stop_str_in_output")
     ignore_eos: bool | None = of("ignore_eos")
     skip_special_tokens: bool | None = of("skip_special_tokens")
-    response_format: dict[str, Any] | None = of("response_format")
-    structured_outputs: dict[str, Any] | None = of("structured_outputs")
-    guided_json: dict[str, Any] | bool | str | None = of("guided_json")
+    response_format: ResponseFormat | None = of("response_format")
+    structured_outputs: StructuredOutputs | None = of("structured_outputs")
+    guided_json: SchemaOrText | None = of("guided_json")
     guided_regex: str | None = of("guided_regex")
     guided_choice: list[str] | None = of("guided_choice")
     guided_grammar: str | None = of("guided_grammar")
-    json_schema: dict[str, Any] | bool | str | None = of("json_schema")
+    json_schema: SchemaOrText | None = of("json_schema")
     grammar: str | None = of("grammar")
     regex: str | None = of("regex")
     choice: list[str] | None = of("choice")
@@ -122,6 +139,7 @@ class SamplingFields(CacheFields):
 class ContentPart(Marked):
     """A piece of a message. Which kinds can be read is decided by `text.messages`."""
 
+    model_config = described(TEXT_PART)
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -146,8 +164,9 @@ class Message(Marked):
     """One turn of a conversation, checked further by `text.messages`. Unknown fields go to the
     template."""
 
+    model_config = described(MESSAGE)
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[str | ContentPart] | None = None
+    content: str | list[str | ContentPart] | None = Field(None, json_schema_extra={"minItems": 1})
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -203,15 +222,22 @@ class TemplateFields(Strict):
 class ChatRequest(TemplateFields, SamplingFields):
     """The body of /v1/chat/completions."""
 
+    model_config = described(
+        ONE_FORM,
+        needs("stream_options", stream={"const": True}),
+        needs("top_logprobs", logprobs={"const": True}),
+        SOME_TOOLS,
+    )
     apis: ClassVar[Api] = Api.CHAT
     max_completion_tokens: int | None = of("max_completion_tokens")
     logprobs: bool | None = of("logprobs")
     top_logprobs: int | None = of("top_logprobs")
-    tool_choice: str | dict[str, Any] | None = of("tool_choice")
+    tool_choice: ToolChoice | None = of("tool_choice")
     """Read by `tool_choice.plan_tools`."""
 
     parallel_tool_calls: bool | None = of("parallel_tool_calls")
-    modalities: list[str] | None = of("modalities")
+    modalities: list[TextOnly] | None = of("modalities")
+    include_reasoning: bool | None = of("include_reasoning")
 
     @field_validator("modalities")
     @classmethod
@@ -228,12 +254,14 @@ class ChatRequest(TemplateFields, SamplingFields):
         return value
 
 
-Prompt = str | list[str] | list[int] | list[list[int]]
+TokenRow = Annotated[list[TokenId], Field(json_schema_extra={"minItems": 1})]
+Prompt = str | list[str] | list[TokenId] | list[TokenRow]
 
 
 class CompletionRequest(SamplingFields):
     """The body of /v1/completions."""
 
+    model_config = described(ONE_FORM, needs("stream_options", stream={"const": True}))
     apis: ClassVar[Api] = Api.COMPLETIONS
     prompt: Prompt = of("prompt")
     max_tokens: int | None = of("max_tokens", Api.COMPLETIONS)
@@ -302,21 +330,41 @@ def _all_of(value: Any, kind: type) -> bool:
 class TokenizeText(Strict):
     """The body of /tokenize for a text."""
 
+    model_config = described(NO_MESSAGES)
     prompt: str
     model: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
 
-class TokenizeChat(TemplateFields):
-    """The body of /tokenize for messages."""
+class TokenizeContent(Strict):
+    """The body of /tokenize as llama.cpp's clients send it."""
+
+    content: str
+    model: str | None = None
+    add_special: bool | None = None
+    """Whether the text begins with BOS; false by default."""
+
+    parse_special: bool | None = None
+    """Whether special tokens may be written in the text; true by default."""
+
+    with_pieces: bool | None = None
+
+
+class TemplateRequest(TemplateFields):
+    """The body of /apply-template."""
 
     model: str | None = None
+
+
+class TokenizeChat(TemplateRequest):
+    """The body of /tokenize for messages."""
+
     return_token_strs: bool | None = None
 
 
 class DetokenizeRequest(Strict):
     """The body of /detokenize."""
 
-    tokens: list[int]
+    tokens: list[TokenId]
     model: str | None = None

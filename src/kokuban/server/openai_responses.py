@@ -1,5 +1,6 @@
 """The bodies that we send, as msgspec structs: the field order here is the order on the wire."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -248,12 +249,30 @@ class ModelList(Struct, frozen=True, kw_only=True):
     data: list[ModelCard]
 
 
+class Piece(Struct, frozen=True):
+    """A token as llama.cpp shows it."""
+
+    id: int
+    piece: str | list[int]
+    """Its bytes where they are no text on their own."""
+
+
 class Tokens(Struct, frozen=True):
     count: int
     max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | UnsetType = UNSET
+    tokens: Sequence[int | Piece]
+    token_strs: list[str] | None = None
 
 
 class Text(Struct, frozen=True):
+    prompt: str
+    """vLLM's name of it."""
+
+    content: str
+    """llama.cpp's."""
+
+
+class RenderedPrompt(Struct, frozen=True):
+    """What a template makes of messages, for people to read."""
+
     prompt: str

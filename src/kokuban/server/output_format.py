@@ -172,7 +172,7 @@ def _parsed(text: str, param: str) -> object:
 def _regex(value: object, param: str) -> str:
     if not isinstance(value, str) or not value:
         raise _wrong(param, "a regular expression")
-    return regex_grammar(value)
+    return regex_grammar(value, param=param)
 
 
 def _written(value: object, param: str) -> str:

@@ -4,7 +4,7 @@ import enum
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kokuban.core.parameters import Range
@@ -76,6 +76,9 @@ class Parameter:
     min_length: int | None = None
     choices: tuple[str, ...] = ()
     """The only values of a text."""
+
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    """Of its JSON schema: what is neither type nor limit and is checked where it is read."""
 
     neutral: tuple[Any, ...] = ()
     """Of what is refused: values that ask for nothing and are taken."""

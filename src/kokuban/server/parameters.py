@@ -38,7 +38,7 @@ def of(name: str, api: Api = Api.CHAT, **more: Any) -> Any:
         more: further arguments of pydantic's `Field`.
     """
     parameter = _SERVED.get((name, api)) or _SERVED[name, Api.COMPLETIONS]
-    shown: dict[str, Any] = {}
+    shown: dict[str, Any] = dict(parameter.shape)
     if parameter.default not in (None, REQUIRED):
         shown["default"] = parameter.default
     limits = parameter.limits

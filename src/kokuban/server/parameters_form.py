@@ -1,6 +1,7 @@
 """The fields that say what an answer must look like. See `server.parameters`."""
 
 from kokuban.server.parameter import Parameter
+from kokuban.server.schema_parts import NOT_BLANK, NULL, any_of, at_most_one, has
 
 _SCHEMA = "object or boolean or string"
 
@@ -26,18 +27,21 @@ FORM = (
     Parameter(
         name="guided_regex",
         kind="string",
+        shape={"minLength": 1},
         meaning="A regular expression that matches the whole answer; without look-around.",
         origin="vLLM",
     ),
     Parameter(
         name="guided_choice",
         kind="array of strings",
+        shape={"minItems": 1},
         meaning="The answer is one of these texts.",
         origin="vLLM",
     ),
     Parameter(
         name="guided_grammar",
         kind="string",
+        shape={"pattern": NOT_BLANK},
         meaning="As `grammar`.",
         origin="vLLM",
     ),
@@ -50,19 +54,32 @@ FORM = (
     Parameter(
         name="grammar",
         kind="string",
+        shape={"pattern": NOT_BLANK},
         meaning="A grammar in llguidance's Lark (with a rule `start:`) or in GBNF (`root ::=`).",
         origin="llama.cpp",
     ),
     Parameter(
         name="regex",
         kind="string",
+        shape={"minLength": 1},
         meaning="As `guided_regex`.",
         origin="SGLang",
     ),
     Parameter(
         name="choice",
         kind="array of strings",
+        shape={"minItems": 1},
         meaning="As `guided_choice`.",
         origin="vLLM",
     ),
 )
+
+ONE_FORM = at_most_one(
+    {
+        parameter.name: any_of(NULL, has(type={"const": "text"}))
+        if parameter.name == "response_format"
+        else NULL
+        for parameter in FORM
+    }
+)
+"""The rule that a body asks for one form at most."""

@@ -4,6 +4,7 @@ from kokuban.core.parameters import MAX_LOGPROBS, MOST_TOKENS, RANGES, Range
 from kokuban.core.sampling_params import MAX_STOPS
 from kokuban.server.parameter import REQUIRED, Api, Parameter
 from kokuban.server.parameters_form import FORM
+from kokuban.server.schema_parts import BIASES, VARIABLES
 
 MAX_BIASES = 1024
 MAX_STOP_LENGTH = 1024
@@ -19,8 +20,8 @@ _ANSWER = (
     Parameter(
         name="model",
         kind="string",
-        meaning="The served name, or one of its other names; see `/v1/models`.",
-        default=REQUIRED,
+        meaning="The served name, or one of its other names; see `/v1/models`. Absent or empty: "
+        "the served model.",
     ),
     Parameter(
         name="stream",
@@ -32,8 +33,8 @@ _ANSWER = (
         name="stream_options",
         kind="object",
         meaning="Only with `stream`. `include_usage`: a last chunk with the usage. "
-        "`continuous_usage_stats` (vLLM): usage in every chunk. `include_obfuscation`: without "
-        "effect, nothing is padded.",
+        "`continuous_usage_stats` (vLLM), only with it: usage in every chunk. "
+        "`include_obfuscation`: without effect, nothing is padded.",
     ),
     Parameter(
         name="n",
@@ -86,7 +87,7 @@ _LENGTH = (
         kind="string or array of strings",
         meaning=f"Strings that end the text and are not part of it: at most {MAX_STOPS}, none "
         f"empty, each of at most {MAX_STOP_LENGTH:,} characters.",
-        min_length=0,
+        shape={"minLength": 1, "maxLength": MAX_STOP_LENGTH, "maxItems": MAX_STOPS},
     ),
     Parameter(
         name="stop_token_ids",
@@ -177,6 +178,7 @@ _SAMPLING = (
         kind="object of numbers",
         meaning="Token id to a number from -100 to 100, added to its logit.",
         max_length=MAX_BIASES,
+        shape=BIASES,
     ),
     Parameter(
         name="seed",
@@ -294,6 +296,7 @@ _CHAT = (
         kind="array of strings",
         meaning='Only `["text"]`.',
         apis=Api.CHAT,
+        shape={"minItems": 1, "maxItems": 1},
     ),
     Parameter(
         name="reasoning_effort",
@@ -323,8 +326,18 @@ _CHAT = (
         name="chat_template_kwargs",
         kind="object",
         meaning="Further variables for the template, such as `enable_thinking`.",
+        shape=VARIABLES,
         apis=Api.CHAT,
         origin="vLLM",
+    ),
+    Parameter(
+        name="include_reasoning",
+        kind="boolean",
+        meaning="Whether the answer shows thoughts as `reasoning_content`. Hidden ones are made, "
+        "counted and paid for all the same.",
+        apis=Api.CHAT,
+        origin="vLLM",
+        default=True,
     ),
 )
 
@@ -336,6 +349,7 @@ _COMPLETIONS = (
         "text count.",
         apis=Api.COMPLETIONS,
         default=REQUIRED,
+        shape={"minItems": 1},
     ),
     Parameter(
         name="suffix",

@@ -167,6 +167,7 @@ class HttpProtocol(H11Protocol):
     def _answer(self, status: int, message: str, code: str) -> None:
         """An answer of our own to what never became a request; the connection ends with it."""
         self._stop_head()
+        self._let_go()
         body = failure(HttpError(status, message, code=code)).encode()
         headers = [
             ("content-type", "application/json"),
@@ -181,6 +182,13 @@ class HttpProtocol(H11Protocol):
         except h11.LocalProtocolError:
             pass  # In mid-answer: what was sent so far cannot be taken back.
         self._close()
+
+    def _let_go(self) -> None:
+        """Whoever still answers a request of this connection finds its client gone."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def _close(self) -> None:
         self.transport.close()

@@ -10,6 +10,7 @@ Lives on the event loop. An account costs a few hundred bytes, and there are as 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 from kokuban.observe.clock import Clock
 from kokuban.server.errors import HttpError
@@ -96,6 +97,28 @@ class Account:
         return found
 
 
+class Place:
+    """One of the requests that a tenant may have at the same time. Taken when it is made.
+
+    It is given back when the HTTP request ends, unless somebody keeps it: work may go on without a
+    connection.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.is_kept = False
+        account.num_active += 1
+
+    def keep(self) -> Self:
+        """Whoever calls this gives it back."""
+        self.is_kept = True
+        return self
+
+    def leave(self) -> None:
+        """Give it back, once."""
+        self.account.num_active -= 1
+
+
 class Quotas:
     """The accounts of all tenants.
 
@@ -109,8 +132,8 @@ class Quotas:
         self._accounts: dict[str, Account] = {}
 
     @contextmanager
-    def spend(self, caller: Caller) -> Iterator[Account]:
-        """Count a request from its beginning to its answer's end.
+    def spend(self, caller: Caller) -> Iterator[Place]:
+        """Count a request from its beginning to its answer's end, or longer: see `Place`.
 
         Raises:
             HttpError: 429; the request is not to be served.
@@ -128,11 +151,12 @@ class Quotas:
                 headers={**account.headers(), "retry-after": "1"},
             )
         account.pay_request()
-        account.num_active += 1
+        place = Place(account)
         try:
-            yield account
+            yield place
         finally:
-            account.num_active -= 1
+            if not place.is_kept:
+                place.leave()
 
     def _account(self, caller: Caller) -> Account:
         account = self._accounts.get(caller.tenant)

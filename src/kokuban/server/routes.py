@@ -36,26 +36,29 @@ class Endpoint:
         handler: the function.
         scope: what the caller must be allowed to do.
         path: with its parameters' names, for the log.
+        counts: whether a request is one of those of which a key may send so many.
         queues: whether a request is refused before anything of it is read while the queue is full.
     """
 
     def __init__(
-        self, handler: Handler, scope: KeyScope, path: str, *, queues: bool = False
+        self, handler: Handler, scope: KeyScope, path: str, *, counts: bool, queues: bool
     ) -> None:
         self.handler = handler
         self.scope = scope
         self.path = path
+        self.counts = counts
         self.queues = queues
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["state"]
         state["route"] = self.path
         check_scope(state["caller"], self.scope)
-        if self.scope is KeyScope.INFER and scope["method"] == "POST":
-            serving = scope["app"].state.serving
-            if self.queues:
-                _check_queue(serving.model.client)
-            with serving.quotas.spend(state["caller"]) as state["account"]:
+        serving = scope["app"].state.serving
+        if self.queues:
+            _check_queue(serving.model.client)
+        if self.counts:
+            with serving.quotas.spend(state["caller"]) as place:
+                state["account"], state["place"] = place.account, place
                 await self._answer(scope, receive, send)
         else:
             await self._answer(scope, receive, send)
@@ -87,9 +90,13 @@ class Router:
         return self._route("HEAD", path, scope, False)
 
     def post(
-        self, path: str, scope: KeyScope | None = None, *, queues: bool = False
+        self, path: str, *, queues: bool = False, frees: bool = False
     ) -> Callable[[HandlerT], HandlerT]:
-        return self._route("POST", path, scope, self._include_in_schema, queues=queues)
+        """A POST of somebody who may infer counts, unless it frees what others took."""
+        counts = self._scope is KeyScope.INFER and not frees
+        return self._route(
+            "POST", path, None, self._include_in_schema, counts=counts, queues=queues
+        )
 
     def delete(self, path: str, scope: KeyScope | None = None) -> Callable[[HandlerT], HandlerT]:
         return self._route("DELETE", path, scope, self._include_in_schema)
@@ -101,10 +108,12 @@ class Router:
         scope: KeyScope | None,
         include_in_schema: bool,
         *,
+        counts: bool = False,
         queues: bool = False,
     ) -> Callable[[HandlerT], HandlerT]:
         def keep(handler: HandlerT) -> HandlerT:
-            endpoint = Endpoint(handler, scope or self._scope, path, queues=queues)
+            wanted = scope or self._scope
+            endpoint = Endpoint(handler, wanted, path, counts=counts, queues=queues)
             route = Route(path, endpoint, include_in_schema=include_in_schema)
             route.methods = {method}  # HEAD comes with GET only where it is asked for.
             self.routes.append(route)

@@ -17,15 +17,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
+from starlette.applications import Starlette
 
 from kokuban.core.errors import ConfigError
-from kokuban.server.app import create_app
-from kokuban.server.embedding_models import EmbeddingRequest
+from kokuban.server.app import Later, create_app
 from kokuban.server.listen import load_certificates
-from kokuban.server.messages.models import MessagesRequest
-from kokuban.server.openai_models import ChatRequest, CompletionRequest
 from kokuban.server.protocol import Clocks, HttpProtocol
-from kokuban.server.responses.request import ResponseRequest
 from kokuban.server.serving import Serving
 from kokuban.server.settings import ServedModel, ServerSettings
 
@@ -38,18 +35,14 @@ _OTHER_FILES = 256
 _CERTIFICATE_TICKS = 100
 """Certificates are looked at every ten seconds."""
 
+LOAD_AFTER_S = 0.1
+"""Who waits for the server to be ready is told so before it imports its other routes."""
+
 SWITCH_S = 2e-4
 """The interpreter's switch interval while a server runs: how long the engine's thread waits for the
 interpreter at the end of a native step while the event loop writes. docs/decisions/0024."""
 
 _log = logging.getLogger(__name__)
-
-
-def warm_up() -> None:
-    """Build the validators that the first requests would build; takes some 30 ms, once."""
-    bodies = (ChatRequest, CompletionRequest, ResponseRequest, EmbeddingRequest, MessagesRequest)
-    for body in bodies:
-        body.model_rebuild()
 
 
 def run_server(
@@ -68,7 +61,7 @@ def run_server(
     sys.setswitchinterval(SWITCH_S)
     _allow_connections(settings.max_connections)
     app = create_app(model, settings)
-    server = Server(app.state.serving, app, on_ready)
+    server = Server(app, on_ready)
     server.run(sockets=[sock])
     if app.state.serving.tracer is not None:
         app.state.serving.tracer.close()
@@ -95,11 +88,10 @@ def _allow_connections(number: int) -> None:
 class Server(uvicorn.Server):
     """uvicorn, with our own way of ending."""
 
-    def __init__(
-        self, serving: Serving, app: object, on_ready: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, app: Starlette, on_ready: Callable[[], None] | None = None) -> None:
+        serving: Serving = app.state.serving
         config = uvicorn.Config(
-            app,  # type: ignore[arg-type]
+            app,
             # Not "auto": httptools takes headers without a limit, and nobody needs web sockets.
             http=partial(  # type: ignore[arg-type]
                 HttpProtocol, clocks=Clocks(serving.settings, serving.metrics.cut)
@@ -117,6 +109,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.exit_code = 0
         self._serving = serving
+        self._later: Later = app.state.later
         self._on_ready = on_ready
         self._certificates = Certificates(serving.settings)
         self._ending: asyncio.Task[None] | None = None
@@ -124,10 +117,16 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        if self.config.ssl is not None:
+            _limit_handshakes(self._loop, self._serving.settings.header_timeout_s)
         await super().startup(sockets)
         if self._on_ready is not None:
             self._on_ready()
-        self._loop.call_soon(warm_up)
+        self._loop.call_later(LOAD_AFTER_S, self._load_faces)
+
+    def _load_faces(self) -> None:
+        if self._loop is not None and not self.should_exit:
+            self._loop.run_in_executor(None, self._later.load)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came. uvicorn's own handler would raise it again at the end: exit code 143."""
@@ -158,6 +157,16 @@ class Server(uvicorn.Server):
         if counter % _CERTIFICATE_TICKS == 0 and self.config.ssl is not None:
             self._certificates.refresh(self.config.ssl)
         return await super().on_tick(counter)
+
+
+def _limit_handshakes(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    """Have servers that this loop makes give up on who does not finish the handshake of TLS.
+
+    A connection is one for us only after it: until then no other clock of ours runs, and asyncio's
+    own, which uvicorn cannot set, takes a minute.
+    """
+    create = partial(loop.create_server, ssl_handshake_timeout=seconds)
+    loop.create_server = create  # type: ignore[method-assign]
 
 
 class Certificates:

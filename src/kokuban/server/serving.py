@@ -1,10 +1,10 @@
 """What every route shares: the model that is served, and the way from a body to token ids."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
@@ -18,8 +18,6 @@ from kokuban.observe.metrics import EngineCollector, ServingMetrics
 from kokuban.server.history import MAX_TOKENS, History
 from kokuban.server.keys import KeyRing
 from kokuban.server.life import Drain
-from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
-from kokuban.server.output_format import OutputForm
 from kokuban.server.quota import Quotas
 from kokuban.server.record import Record
 from kokuban.server.settings import ServedModel, ServerSettings
@@ -30,7 +28,11 @@ from kokuban.text.chat import ChatTemplate
 from kokuban.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from kokuban.server.openai_models import ContentPart, SamplingFields, TemplateFields
+    from kokuban.server.output_format import OutputForm
     from kokuban.server.tracing import Tracer
+
+Made = TypeVar("Made")
 
 MIN_TOKEN_BYTES = 128
 """The longest token is taken to have at least so many bytes. Generous, since what a tokenizer does
@@ -81,8 +83,12 @@ class Serving:
         return "fp_" + blake2b(facts.encode(), digest_size=5).hexdigest()
 
     def check_model(self, asked: str | None) -> None:
-        """Raises `UnknownModel` when another model is asked for."""
-        if asked is not None and asked not in self.model_names:
+        """Raises `UnknownModel` when another model is asked for.
+
+        Args:
+            asked: None or "": the client names none, and means the one that there is.
+        """
+        if asked and asked not in self.model_names:
             raise UnknownModel(asked[:128], self.info.model)
 
     def new_record(self, request: Request, api: str, params: SamplingParams) -> Record:
@@ -116,26 +122,46 @@ class Serving:
         record.submitted_s = self.clock.now()
         self.history.add(record, prompts)
 
-    def encode(self, text: str, *, add_bos: bool, param: str = "prompt") -> list[int]:
-        """Ids of a raw prompt, in which special tokens may be written out.
+    def encode(
+        self, text: str, *, add_bos: bool, param: str = "prompt", parse_special: bool = True
+    ) -> list[int]:
+        """Ids of a raw prompt.
 
         Long texts take long: see `work.off_loop`.
 
         Args:
             param: the field that the text stands in.
+            parse_special: whether special tokens may be written out in it.
 
         Raises:
             RequestError: the text cannot fit into the context, whatever its tokens are.
         """
         self._check_text(len(text.encode("utf-8", "replace")), param)
-        return self.model.tokenizer.encode(text, add_bos=add_bos, parse_special=True)
+        return self.model.tokenizer.encode(text, add_bos=add_bos, parse_special=parse_special)
 
-    async def encode_chat(self, body: TemplateFields, num_bytes: int) -> list[int]:
+    async def encode_chat(self, body: "TemplateFields", num_bytes: int) -> list[int]:
         """Ids of a conversation; what users wrote is never read as a special token.
 
         Args:
             body: the messages.
             num_bytes: length of the body as it was sent.
+
+        Raises:
+            RequestError: see `_templated`.
+        """
+        return await self._templated(self.chat_template.encode_chat, body, num_bytes)
+
+    async def render_chat(self, body: "TemplateFields", num_bytes: int) -> str:
+        """A conversation as the template writes it: text for people, not to be encoded.
+
+        Arguments and errors are those of `encode_chat`.
+        """
+        return await self._templated(self.chat_template.render_chat, body, num_bytes)
+
+    async def _templated(
+        self, write: Callable[..., Made], body: "TemplateFields", num_bytes: int
+    ) -> Made:
+        """What a method of the template makes of a conversation.
 
         Raises:
             RequestError: the messages cannot fit into the context, whatever their tokens are, or
@@ -154,9 +180,9 @@ class Serving:
         if generation is None:
             generation = not continues
 
-        def work() -> list[int]:
+        def work() -> Made:
             self._check_text(sum(_length(message.content) for message in body.messages), "messages")
-            return self.chat_template.encode_chat(
+            return write(
                 body.plain_messages(),
                 tools=body.plain_tools(),
                 add_generation_prompt=generation,
@@ -250,13 +276,13 @@ def serving_of(request: Request) -> Serving:
 
 
 def sampling_params(
-    body: SamplingFields,
+    body: "SamplingFields",
     vocab_size: int,
     *,
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None = None,
-    form: OutputForm | None = None,
+    form: "OutputForm | None" = None,
 ) -> SamplingParams:
     """What the client asked for, checked; what it left out has the default.
 
@@ -291,7 +317,7 @@ def sampling_params(
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
 
-def check_stream_options(body: SamplingFields) -> None:
+def check_stream_options(body: "SamplingFields") -> None:
     """Raises `RequestError` for options of a stream without a stream, as OpenAI does."""
     if body.stream_options is not None and not body.stream:
         raise RequestError(
@@ -334,7 +360,7 @@ def _longest_token(tokenizer: Tokenizer) -> int:
     return max(MIN_TOKEN_BYTES, longest + 1)
 
 
-def _length(content: str | list[str | ContentPart] | None) -> int:
+def _length(content: "str | list[str | ContentPart] | None") -> int:
     """Bytes of a message's text."""
     if content is None:
         return 0

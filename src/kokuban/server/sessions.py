@@ -88,7 +88,7 @@ class SessionDeleted(Struct, frozen=True, kw_only=True):
     deleted: bool = True
 
 
-@router.post("/v1/sessions/{session:path}/pause")
+@router.post("/v1/sessions/{session:path}/pause", frees=True)
 async def pause(request: Request, session: str) -> Response:
     """Say that a session will not go on for a while; tells what was decided."""
     serving = _checked(request, session)

@@ -19,6 +19,7 @@ from kokuban.core.errors import RequestError
 from kokuban.text.answer_parser import AnswerStyle
 from kokuban.text.call_styles import CallStyle
 from kokuban.text.grammar import json_rule, lark_grammar, lark_text
+from kokuban.text.json_schema import MAX_CHARACTERS
 from kokuban.text.reasoning import CLOSE, OPEN, Thoughts
 
 MAX_CALLS = 16
@@ -147,7 +148,15 @@ class AnswerGrammar:
         rules = f"calls: {self._text(lead)} call{again} {self._text(end)}\n"
         rules += "call: " + " | ".join(f"call_{i}" for i in range(len(tools))) + "\n"
         write = _json_call if as_json else _call
-        return rules + "".join(write(i, tool, style) for i, tool in enumerate(tools))
+        for index, tool in enumerate(tools):
+            rules += write(index, tool, style)
+            if len(rules) > MAX_CHARACTERS:
+                raise RequestError(
+                    f"the parameters of the tools become a grammar of more than {MAX_CHARACTERS} "
+                    f"characters; offer fewer tools, or smaller schemas",
+                    param=tool.param,
+                )
+        return rules
 
     def _text(self, text: str) -> str:
         """A text in Lark; marks that are special tokens are named by their ids."""

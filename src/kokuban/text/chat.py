@@ -43,7 +43,6 @@ RESERVED = frozenset(
     }
 )  # fmt: skip
 """Names that `chat_template_kwargs` must not set."""
-
 _FAILURES = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -287,7 +286,8 @@ def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     param = "chat_template_kwargs"
     checked: dict[str, Any] = check_json(kwargs or {}, param)
     for name in checked:
-        if name in RESERVED or name.startswith("_") or not name.isidentifier():
+        is_plain = name.isidentifier() and name.isascii() and not name.startswith("_")
+        if name in RESERVED or not is_plain:
             raise RequestError(f"{param} must not set {name!r}", param=f"{param}.{name}")
     return checked
 

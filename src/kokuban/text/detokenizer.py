@@ -60,6 +60,7 @@ class Detokenizer:
         self._shown = frozenset(shown)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._strips_space = table.has_space_prefix and not continues
+        self._has_warned = False
 
     def feed(self, token_id: int) -> str:
         """The text that is certain once this token is known; may be empty."""
@@ -67,7 +68,9 @@ class Detokenizer:
             return ""
         data = self._table.token_bytes(token_id)
         if not data:
-            if not 0 <= token_id < self._table.vocab_size:
+            if not (0 <= token_id < self._table.vocab_size or self._has_warned):
+                # Once for each text: a client can ask for such tokens again and again.
+                self._has_warned = True
                 _LOG.warning("token id %d is outside the vocabulary; it gives no text", token_id)
             return ""
         if self._strips_space and token_id != self._table.bos_id:

@@ -9,7 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 
 from kokuban.core.errors import RequestError
-from kokuban.text.json_schema import Schema, names_properties, prepared_schema
+from kokuban.text.json_schema import (
+    MAX_CHARACTERS,
+    Schema,
+    names_properties,
+    prepared_schema,
+)
 
 MAX_WHITESPACE = 20
 """Blanks in a row between two marks of a JSON text. JSON has no limit, and a small model may fall
@@ -74,9 +79,14 @@ def lark_grammar(source: str) -> str:
     return _grammar("lark_grammar", source)
 
 
-def regex_grammar(pattern: str) -> str:
+def regex_grammar(pattern: str, *, param: str | None = None) -> str:
     """The grammar of texts that a regular expression matches from their first to their last
-    character."""
+    character.
+
+    Raises:
+        RequestError: the expression is too long.
+    """
+    _check_length(len(pattern), MAX_CHARACTERS, param or "regex", param)
     return lark_grammar("start: REGEX\nREGEX: " + _lark_regex(pattern))
 
 
@@ -84,7 +94,7 @@ def choice_grammar(choices: Sequence[str], *, param: str | None = None) -> str:
     """The grammar of some texts.
 
     Raises:
-        RequestError: there is none, or there are too many.
+        RequestError: there is none, or there are too many, or they are too long.
     """
     if not choices:
         raise RequestError(
@@ -94,7 +104,8 @@ def choice_grammar(choices: Sequence[str], *, param: str | None = None) -> str:
         raise RequestError(
             f"{param or 'choice'} has {len(choices)} texts; the limit is {MAX_CHOICES}", param=param
         )
-    return regex_grammar("|".join(map(_escaped, choices)))
+    _check_length(sum(map(len, choices)), MAX_CHARACTERS, param or "choice", param)
+    return regex_grammar("|".join(map(_escaped, choices)), param=param)
 
 
 def _escaped(text: str) -> str:
@@ -118,26 +129,33 @@ def written_grammar(source: str, *, param: str | None = None) -> str:
     """A grammar that somebody has written in Lark, or in GBNF as llama.cpp reads it.
 
     Raises:
-        RequestError: it is GBNF with something that cannot be said in Lark.
+        RequestError: it is too long, or GBNF with something that cannot be said in Lark.
     """
     from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
 
+    name = param or "grammar"
+    _check_length(len(source), MAX_CHARACTERS, name, param)
     if is_lark_syntax(source):
         return lark_grammar(source)
-    if len(source) > MAX_GBNF:
-        raise RequestError(
-            f"{param or 'grammar'} has {len(source)} characters; the limit of GBNF is {MAX_GBNF}",
-            param=param,
-        )
+    _check_length(len(source), MAX_GBNF, name, param, what=" of GBNF")
     try:
         return lark_grammar(gbnf_to_lark(source))
     except (Exception, RecursionError) as error:  # noqa: BLE001 - the library has no other
         problem = " ".join(str(error).split())[:300] or type(error).__name__
         raise RequestError(
-            f"{param or 'grammar'} is neither Lark (a rule 'start:') nor GBNF (a rule 'root ::=') "
+            f"{name} is neither Lark (a rule 'start:') nor GBNF (a rule 'root ::=') "
             f"that can be read: {problem}",
             param=param,
         ) from None
+
+
+def _check_length(length: int, limit: int, name: str, param: str | None, *, what: str = "") -> None:
+    """What is too long is refused before anything looks at each of its characters."""
+    if length > limit:
+        raise RequestError(
+            f"{name} has {length} characters; the limit{what} is {limit}: make it smaller",
+            param=param,
+        )
 
 
 def _grammar(kind: str, source: object) -> str:
@@ -159,4 +177,8 @@ def _dumps(value: object) -> str:
 
 
 def _is_text(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

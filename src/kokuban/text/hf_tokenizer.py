@@ -21,6 +21,9 @@ from kokuban.core.errors import ModelError
 from kokuban.text.tokenizer import SPIECE_SPACE, TURN_ENDS, PieceStyle, Tokenizer, TokenizerParts
 
 _LOG = logging.getLogger(__name__)
+MAX_IDS = 1 << 23
+"""Ids that are read; the largest vocabularies in use have 2 ** 18."""
+
 _NAMED_SPECIALS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -78,9 +81,12 @@ def from_hf(
 def _added_tokens(loaded: tokenizers.Tokenizer, config: Mapping[str, Any]) -> dict[int, AddedToken]:
     """Added tokens by id; those that the configuration names as special are special."""
     named = {_text(config.get(name)) for name in _NAMED_SPECIALS}
-    named |= {_text(token) for token in config.get("additional_special_tokens") or ()}
-    entries = config.get("added_tokens_decoder") or {}
-    named |= {_text(entry) for entry in entries.values() if entry.get("special")}
+    more = config.get("additional_special_tokens")
+    named |= {_text(token) for token in more} if isinstance(more, list) else set()
+    entries = config.get("added_tokens_decoder")
+    for entry in entries.values() if isinstance(entries, Mapping) else ():
+        if isinstance(entry, Mapping) and entry.get("special"):
+            named.add(_text(entry))
     added: dict[int, AddedToken] = dict(loaded.get_added_tokens_decoder())
     present = {token.content for token in added.values()}
     for text in sorted(text for text in named if text is not None and text not in present):
@@ -118,7 +124,12 @@ def _engine(loaded: tokenizers.Tokenizer, added: Mapping[int, AddedToken]) -> to
 
 def _pieces(engine: tokenizers.Tokenizer) -> list[str | None]:
     vocabulary = engine.get_vocab(with_added_tokens=True)
-    pieces: list[str | None] = [None] * (max(vocabulary.values(), default=-1) + 1)
+    num_ids = max(vocabulary.values(), default=-1) + 1
+    if num_ids > MAX_IDS:
+        raise ModelError(
+            f"tokenizer.json has the id {num_ids - 1}; the largest that is read is {MAX_IDS - 1}"
+        )
+    pieces: list[str | None] = [None] * num_ids
     for piece, token_id in vocabulary.items():
         pieces[token_id] = piece
     return pieces

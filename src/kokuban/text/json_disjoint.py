@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+MAX_PAIRS = 20_000
+"""Pairs of schemas or constants that are compared for one document: a tenth of a second."""
+
 _MAX_STEPS = 8
-"""References that are followed one after the other, and properties inside each other."""
+"""References that are followed one after the other."""
 
 _KINDS: Mapping[type, str] = {
     bool: "boolean",
@@ -22,27 +25,59 @@ _KINDS: Mapping[type, str] = {
 }
 
 
-def all_exclude(schemas: Sequence[Any], root: object) -> bool:
-    """Whether no value is valid under two of the schemas."""
-    return all(_exclude(one, other, root) for one, other in combinations(schemas, 2))
+class Comparison:
+    """Compares the schemas of one document. Whatever the document is, it takes no longer than
+    `MAX_PAIRS` take.
 
+    Args:
+        root: the document.
+    """
 
-def _exclude(one: Any, other: Any, root: object, steps: int = 0) -> bool:
-    one, other = _resolved(one, root), _resolved(other, root)
-    if not (isinstance(one, Mapping) and isinstance(other, Mapping)) or steps > _MAX_STEPS:
+    def __init__(self, root: object) -> None:
+        self._root = root
+        self._pairs_left = MAX_PAIRS
+
+    def all_exclude(self, schemas: Sequence[Any]) -> bool:
+        """Whether no value is valid under two of the schemas."""
+        found = [_resolved(schema, self._root) for schema in schemas]
+        constants = [_constants(each) if isinstance(each, Mapping) else None for each in found]
+        if None not in constants and (keys := _keys(constants)) is not None:
+            return len(set().union(*keys)) == sum(map(len, keys))
+        return all(self._exclude(one, other) for one, other in combinations(found, 2))
+
+    def _exclude(self, one: Any, other: Any) -> bool:
+        """Whether they do, or two properties somewhere inside that all their values have."""
+        waiting, seen = [(one, other)], set[tuple[int, int]]()
+        while waiting and self._pairs_left > 0:
+            self._pairs_left -= 1
+            one, other = (_resolved(each, self._root) for each in waiting.pop())
+            if (id(one), id(other)) in seen:
+                continue
+            seen.add((id(one), id(other)))
+            if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+                continue
+            if (plain := self._plainly(one, other)) is not None:
+                if plain:
+                    return True
+                continue
+            waiting += [
+                (one["properties"][name], other["properties"][name])
+                for name in _tags(one) & _tags(other)
+            ]
         return False
-    kinds = _types(one), _types(other)
-    if None not in kinds and not set(kinds[0] or ()) & set(kinds[1] or ()):
-        return True
-    values = _constants(one), _constants(other)
-    if values[0] is not None and values[1] is not None:
-        return not any(_same(a, b) for a in values[0] for b in values[1])
-    if kinds != (("object",), ("object",)):
-        return False
-    return any(
-        _exclude(one["properties"][name], other["properties"][name], root, steps + 1)
-        for name in _tags(one) & _tags(other)
-    )
+
+    def _plainly(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
+        """What types and constants tell; None: their properties may."""
+        values = _constants(one), _constants(other)
+        self._pairs_left -= len(values[0] or ()) * len(values[1] or ())
+        if self._pairs_left < 0:
+            return False
+        kinds = _types(one), _types(other)
+        if None not in kinds and not set(kinds[0] or ()) & set(kinds[1] or ()):
+            return True
+        if values[0] is not None and values[1] is not None:
+            return not any(_same(a, b) for a in values[0] for b in values[1])
+        return None if kinds == (("object",), ("object",)) else False
 
 
 def _tags(schema: Mapping[str, Any]) -> set[str]:
@@ -71,6 +106,14 @@ def _constants(schema: Mapping[str, Any]) -> list[Any] | None:
         return [schema["const"]]
     values = schema.get("enum")
     return values if isinstance(values, list) else None
+
+
+def _keys(constants: Sequence[Sequence[Any] | None]) -> list[set[tuple[bool, Any]]] | None:
+    """By schema, one key for each of its constants; None where one of them holds others."""
+    try:
+        return [{(isinstance(v, bool), v) for v in values or ()} for values in constants]
+    except TypeError:
+        return None
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from kokuban.core.errors import RequestError
-from kokuban.text.json_disjoint import all_exclude
+from kokuban.text.json_disjoint import Comparison
 from kokuban.text.json_formats import FORMATS, KEPT_FORMATS
 from kokuban.text.json_pattern import ecma_pattern
 
@@ -22,6 +22,9 @@ MAX_DEPTH = 100
 
 MAX_NODES = 20_000
 """Values of a schema, of whatever kind."""
+
+MAX_CHARACTERS = 2**18
+"""Of all its texts and names: as many as any grammar has."""
 
 Schema = Mapping[str, Any] | bool
 
@@ -106,7 +109,8 @@ def keyword_of(message: str) -> str:
 
 
 def _check_size(schema: object, name: str, param: str | None) -> None:
-    for num_nodes, (depth, _) in enumerate(_values(schema), 1):
+    num_characters = 0
+    for num_nodes, (depth, value) in enumerate(_values(schema), 1):
         if depth > MAX_DEPTH:
             raise RequestError(
                 f"{name}: the schema is nested deeper than {MAX_DEPTH}; flatten it, or use $ref",
@@ -115,6 +119,13 @@ def _check_size(schema: object, name: str, param: str | None) -> None:
         if num_nodes > MAX_NODES:
             raise RequestError(
                 f"{name}: the schema has more than {MAX_NODES} values; make it smaller",
+                param=param,
+            )
+        texts = [value] if isinstance(value, str) else value if isinstance(value, Mapping) else ()
+        num_characters += sum(map(len, texts))
+        if num_characters > MAX_CHARACTERS:
+            raise RequestError(
+                f"{name}: the schema has more than {MAX_CHARACTERS} characters; make it smaller",
                 param=param,
             )
 
@@ -134,7 +145,7 @@ class _Preparation:
     """One walk through a schema, of at most MAX_DEPTH calls inside each other."""
 
     def __init__(self, root: Schema, name: str, param: str | None) -> None:
-        self._root = root
+        self._comparison = Comparison(root)
         self._name = name
         self._param = param
         self._escapes = not names_properties(root)
@@ -176,7 +187,7 @@ class _Preparation:
     def _open_one_of(self, made: dict[str, Any]) -> None:
         """Where alternatives exclude each other, one of them is any of them."""
         alternatives = made.get("oneOf")
-        if isinstance(alternatives, list) and all_exclude(alternatives, self._root):
+        if isinstance(alternatives, list) and self._comparison.all_exclude(alternatives):
             del made["oneOf"]
             others = made.get("allOf")
             any_of = {"anyOf": alternatives}

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 from kokuban.core.errors import ModelError
 from kokuban.text.chat import ChatTemplate
 from kokuban.text.gguf_tokenizer import FindMerges, from_gguf
-from kokuban.text.hf_tokenizer import from_hf
 from kokuban.text.tokenizer import Tokenizer
 
 
@@ -60,4 +59,6 @@ def _tokenizer(files: TokenizerFiles, find_merges: FindMerges | None) -> Tokeniz
         text = files.tokenizer_json.read_text("utf-8")
     except (OSError, UnicodeError) as error:
         raise ModelError(f"{files.tokenizer_json} cannot be read: {error}") from error
+    from kokuban.text.hf_tokenizer import from_hf  # A start from a GGUF file needs none of it.
+
     return from_hf(text, files.tokenizer_config, end_ids=files.end_token_ids)

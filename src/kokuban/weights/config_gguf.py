@@ -20,6 +20,7 @@ from kokuban.weights.config_shared import (
     ARCHITECTURES,
     GEMMA3_WINDOW_PERIOD,
     MAX_LAYERS,
+    MAX_POSITIONS,
     reachable_positions,
     window_layers,
 )
@@ -61,7 +62,7 @@ def read_gguf_config(metadata: Mapping[str, Any], tensors: TensorTable, path: Pa
         num_kv_heads=fields.uniform_size("attention.head_count_kv", num_heads),
         head_dim=head_dim,
         vocab_size=tensors.info(EMBEDDING).shape[0],
-        max_positions=reachable_positions(fields.size("context_length"), rope),
+        max_positions=reachable_positions(fields.size("context_length", most=MAX_POSITIONS), rope),
         rms_norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         rope=rope,
         tied_embeddings=OUTPUT_HEAD not in tensors,

@@ -19,6 +19,7 @@ from kokuban.core.model_config import Architecture, ModelConfig, RopeConfig
 from kokuban.weights.config_shared import (
     GEMMA3_WINDOW_PERIOD,
     MAX_LAYERS,
+    MAX_POSITIONS,
     reachable_positions,
     window_layers,
 )
@@ -93,7 +94,9 @@ def read_hf_config(values: Mapping[str, Any], path: Path) -> ModelConfig:
         num_kv_heads=fields.size("num_key_value_heads", num_heads),
         head_dim=head_dim,
         vocab_size=fields.size("vocab_size"),
-        max_positions=reachable_positions(fields.size("max_position_embeddings"), rope),
+        max_positions=reachable_positions(
+            fields.size("max_position_embeddings", most=MAX_POSITIONS), rope
+        ),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope=rope,
         tied_embeddings=fields.flag("tie_word_embeddings", False),
@@ -178,7 +181,9 @@ def _gemma3_windows(fields: Fields, num_layers: int) -> tuple[bool, ...]:
         key = key if fields.get(key) is not None else "sliding_window_pattern"
         return window_layers(num_layers, fields.size(key, GEMMA3_WINDOW_PERIOD))
     names = {"sliding_attention": True, "full_attention": False}
-    if not isinstance(kinds, list) or not all(kind in names for kind in kinds):
+    if not isinstance(kinds, list) or not all(
+        isinstance(kind, str) and kind in names for kind in kinds
+    ):
         raise fields.wrong("layer_types", f"a list of {' and '.join(names)}")
     return tuple(names[kind] for kind in kinds)
 
@@ -206,6 +211,8 @@ def _local_rope_settings(fields: Fields) -> Fields:
 
 def _rope(fields: Fields, settings: Fields, head_dim: int) -> RopeConfig:
     partial = settings.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
+    if partial > 1:
+        raise fields.fail(f"partial_rotary_factor is {shown(partial)}, not a number up to 1")
     base = RopeConfig(
         theta=settings.number("rope_theta", 10_000.0), rotary_dim=int(head_dim * partial)
     )

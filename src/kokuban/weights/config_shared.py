@@ -13,6 +13,8 @@ GEMMA3_WINDOW_PERIOD = 6
 """Every sixth layer of gemma3 sees the whole context, the five before it only the window."""
 
 MAX_LAYERS = 1024
+MAX_POSITIONS = 1 << 24
+"""Above any context in use; tables are as long as the context."""
 
 
 def window_layers(num_layers: int, period: int) -> tuple[bool, ...]:
@@ -23,5 +25,6 @@ def window_layers(num_layers: int, period: int) -> tuple[bool, ...]:
 def reachable_positions(stated: int, rope: RopeConfig) -> int:
     """The context that a model offers: yarn files state the length from before the scaling."""
     if rope.scaling == "yarn":
-        return max(stated, int(rope.factor * rope.original_max_positions))
+        scaled = min(rope.factor * rope.original_max_positions, MAX_POSITIONS)
+        return max(stated, int(scaled))
     return stated

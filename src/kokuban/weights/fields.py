@@ -1,6 +1,6 @@
 """Typed reading of settings that a stranger wrote; an error names file, key and value."""
 
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class Fields:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(key, "a number")
-        if not (math.isfinite(value) and value > 0):
+        if not _is_positive(value):
             raise self.wrong(key, "a finite number above 0")
         return float(value)
 
@@ -119,9 +119,7 @@ class Fields:
 
 
 def _is_positive(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value > 0
-    )
+    """Whether it is a number above 0 that a float can hold; JSON has larger ones."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 < value <= sys.float_info.max

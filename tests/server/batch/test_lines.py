@@ -7,6 +7,7 @@ import pytest
 
 from kokuban.server.batch.lines import BadLine, parse_line
 
+DEEP = b'{"custom_id": "a", "body": %s%s}' % (b"[" * 20_000, b"]" * 20_000)
 GOOD = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"x": [1, 2.50]}}
 
 
@@ -47,7 +48,8 @@ def test_what_cannot_be_sent_is_told_with_its_name(
 
 
 @pytest.mark.parametrize(
-    "raw", [b"{", b"[]", b'"x"', b"\xff", b'{"custom_id": 1}', b'{"custom_id": ""}', b"{}", None]
+    "raw",
+    [b"{", b"[]", b'"x"', b"\xff", b'{"custom_id": 1}', b'{"custom_id": ""}', b"{}", DEEP, None],
 )
 def test_what_has_no_name_is_told_by_its_number(raw: bytes | None) -> None:
     with pytest.raises(BadLine) as caught:

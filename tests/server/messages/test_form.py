@@ -164,7 +164,10 @@ def test_a_whole_call_counts_more_than_the_stop_sequence_behind_it(
     assert (event["stop_reason"], event["stop_sequence"]) == expected
 
 
-@pytest.mark.parametrize("arguments", ["", "[1]", "1", "{", '{"a": NaN}', "nothing"])
+DEEP = '{"a": ' + "[" * 20_000 + "]" * 20_000 + "}"
+
+
+@pytest.mark.parametrize("arguments", ["", "[1]", "1", "{", '{"a": NaN}', "nothing", DEEP])
 def test_arguments_that_are_no_object_are_none(arguments: str) -> None:
     assert whole([CallPart(0, "f", arguments)])["content"][0]["input"] == {}
 

@@ -232,6 +232,38 @@ async def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert after["status"] == "queued"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_that_runs_is_one_of_its_keys_requests_at_the_same_time(stream: bool) -> None:
+    engine = FakeEngine({10: A})
+    app = make_app(served(pieces=PIECES, engine=engine), max_concurrent=2)
+    async with client_of(app) as http:
+        body = {"input": "p", "background": True, "stream": stream}
+        first = Call(app, "/v1/responses", body)
+        await first.until(b"response.queued" if stream else b"queued")
+        second = await ask(http, background=True)
+        error = await refused(http, 429, max_output_tokens=1)
+        await http.post(f"/v1/responses/{second['id']}/cancel")
+        after = await ask(http, max_output_tokens=1)
+        first.leave()
+        await engine.until(running=1)
+
+    assert error["code"] == "too_many_concurrent"
+    assert after["status"] == "incomplete"
+
+
+async def test_one_that_takes_too_long_fails_and_is_freed() -> None:
+    engine = FakeEngine({10: A})
+    engine.pause()
+    async with client(served(pieces=PIECES, engine=engine), request_timeout_s=0.05) as http:
+        started = await ask(http, background=True)
+        answer = await final(http, started["id"])
+
+    assert answer["status"] == "failed"
+    assert answer["error"]["code"] == "server_error"
+    assert "within 0.05 s" in answer["error"]["message"]
+    await engine.until(running=0)
+
+
 async def test_events_without_room_are_given_up_and_the_response_goes_on() -> None:
     model = model_of()
     model.client.pause()

@@ -97,6 +97,18 @@ def test_a_call_that_was_cut_off_is_left_out() -> None:
     assert messages[1] == {"role": "assistant", "content": "so"}
 
 
+@pytest.mark.parametrize("arguments", ["{", "nothing", "[1]", '{"a": NaN}', ""])
+def test_a_call_whose_arguments_are_no_object_is_told_without_them(arguments: str) -> None:
+    """A model wrote them so, and the conversation that holds them must go on."""
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
+    result = {"type": "function_call_output", "call_id": "c", "output": "no JSON"}
+
+    said, answered = messages_of(call, result)
+
+    assert said["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    assert answered["content"] == "no JSON"
+
+
 def test_system_messages_at_the_head_become_one() -> None:
     head = [{"role": "system", "content": "b"}, {"role": "developer", "content": "c"}]
 
@@ -150,6 +162,7 @@ def test_a_custom_call_and_its_result_are_told_as_those_of_a_function() -> None:
         ({"content": [], "encrypted_content": "gAAAAAB"}, None),
         ({"encrypted_content": "kokuban1.%%"}, None),
         ({"encrypted_content": "kokuban1./w=="}, None),
+        ({"encrypted_content": "kokuban1.\u00e9"}, None),
         (
             {
                 "summary": [
@@ -256,6 +269,7 @@ def test_a_choice_of_tools_is_said_as_in_a_chat(choice: Any, expected: Any) -> N
     [
         ({"type": "web_search"}, "of type 'web_search'"),
         ({"type": "function", "name": "g"}, "'g', which tools does not offer"),
+        ({"type": "function", "name": "f", "namespace": 5}, "'5__f', which tools does not offer"),
         ({"type": "allowed_tools", "mode": "auto", "tools": [5]}, "of type 'None'"),
     ],
 )

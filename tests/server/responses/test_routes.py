@@ -276,6 +276,19 @@ async def test_a_reference_stands_for_the_item_that_was_answered() -> None:
     assert error["message"].startswith("Item with id 'msg_1' not found.")
 
 
+async def test_what_is_referred_to_is_no_more_than_a_body_may_be() -> None:
+    model = model_of()
+    async with client(model, max_body_bytes=2000) as http:
+        first = await ask(http)
+        reference = {"id": first["output"][0]["id"]}
+        error = await refused(http, 413, input=[reference] * 20, truncation="auto")
+        few = await ask(http, input=[reference] * 5)
+
+    assert "more than 2000 bytes" in error["message"]
+    assert few["status"] == "completed"
+    assert len(model.client.submitted) == 2
+
+
 async def test_input_items_come_in_pages() -> None:
     async with client(model_of()) as http:
         texts = [{"role": "user", "content": str(number)} for number in range(5)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import kokuban.bench.cases_attention as cases_attention
 import kokuban.bench.cases_linear as cases_linear

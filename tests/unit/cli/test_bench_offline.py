@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tools.make_tiny_models import write_tiny_model
-from typer.testing import CliRunner
 
 from kokuban.cli import app
 

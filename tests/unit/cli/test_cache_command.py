@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests.unit.kvcache.disk_blocks import (
     FACTS,
     PAYLOAD_BYTES,
@@ -15,7 +16,6 @@ from tests.unit.kvcache.disk_blocks import (
     put,
     right,
 )
-from typer.testing import CliRunner
 
 from kokuban.cli import app
 from kokuban.core.errors import ConfigError

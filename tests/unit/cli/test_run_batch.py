@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tools.make_tiny_models import write_tiny_model
-from typer.testing import CliRunner
 
 from kokuban.cli import app
 from kokuban.cli.run_batch import _until_signal

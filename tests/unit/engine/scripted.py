@@ -33,7 +33,7 @@ from kokuban.kvcache.prefix import KeySpace
 from kokuban.observe.clock import SystemClock
 from kokuban.sampling.grammar import CompiledGrammar, GrammarCompiler
 from kokuban.scheduler.scheduler import Scheduler
-from kokuban.weights.wheels import Progress
+from kokuban.weights.progress import Progress
 
 Kind = Literal["thread", "process"]
 KINDS: tuple[Kind, ...] = ("thread", "process")
@@ -62,6 +62,8 @@ class Executor:
     def submit(self, plan: StepPlan) -> None:
         while (self._directory / "hold").exists():
             time.sleep(0.001)
+        if (self._directory / "slow").exists():
+            time.sleep(0.002)
         if (self._directory / "break").exists():
             raise RuntimeError("the kernel burnt")
         if (self._directory / "exit").exists():

@@ -232,6 +232,15 @@ def test_populating_pages_keeps_what_was_written() -> None:
     assert (storage.block(1233) == 0).all()
 
 
+def test_populating_that_waits_does_not_hold_up_the_end() -> None:
+    storage = KvStorage(small(), 3)
+
+    thread = storage.populate(after_s=3600)
+    storage.close()
+
+    assert not thread.is_alive()
+
+
 def test_blocks_outside_the_pool_and_pools_without_blocks_are_refused() -> None:
     with pytest.raises(IndexError, match="block 3 is not within the pool's 3"):
         KvStorage(small(), 3).copy_block(0, 3)

@@ -149,7 +149,34 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones() -> None:
         ),
         (
             {"rope": RopeConfig(rotary_dim=32, scaling="yarn", factor=2.0)},
-            "yarn needs original_max_positions, not 0",
+            "yarn needs original_max_positions of 2 or more, not 0",
+        ),
+        (
+            {
+                "rope": RopeConfig(
+                    rotary_dim=32,
+                    scaling="longrope",
+                    original_max_positions=1,
+                    short_factors=(1.0,) * 16,
+                    long_factors=(1.0,) * 15 + (1e-300,),
+                )
+            },
+            "needs original_max_positions of 2 or more, not 1; long_factors has 1e-300, which is "
+            "below 1e-09",
+        ),
+        ({"rope": RopeConfig(rotary_dim=32, theta=1.0)}, "theta=1.0 is not above 1 and up to 1e"),
+        ({"rope": RopeConfig(rotary_dim=32, theta=1e300)}, "theta=1e.300 is not above 1 and up to"),
+        (
+            {"rope": RopeConfig(rotary_dim=32, factor=1e-300, beta_fast=1e300)},
+            "factor=1e-300 is not from 1e-09 to 1e.09; beta_fast=1e.300 is not from",
+        ),
+        (
+            {
+                "rope": RopeConfig(
+                    rotary_dim=32, scaling="llama3", original_max_positions=8, low_freq_factor=4.0
+                )
+            },
+            "low_freq_factor=4.0 is not below high_freq_factor=4.0",
         ),
         (
             {"rope": RopeConfig(rotary_dim=32, scaling="longrope", original_max_positions=8)},

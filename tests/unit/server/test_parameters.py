@@ -30,7 +30,7 @@ def types_of(schema: dict[str, Any]) -> set[str]:
     if "$ref" in schema:
         return {"object"}
     types = {schema["type"]} if "type" in schema else set()
-    if "enum" in schema or "const" in schema:
+    if not types and ("enum" in schema or "const" in schema):
         types.add("string")
     for each in schema.get("anyOf", []):
         types |= types_of(each)

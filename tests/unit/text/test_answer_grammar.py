@@ -223,6 +223,13 @@ def test_parameters_that_cannot_be_followed_are_refused_with_the_tools_name(
     assert (caught.value.param or "").startswith("tools[0]")
 
 
+def test_tools_that_no_grammar_could_hold_are_refused_before_all_are_read() -> None:
+    long = {"type": "object", "properties": {"a": {"enum": ["a" * 99_999]}}}
+
+    with pytest.raises(RequestError, match="more than 262144 characters; offer fewer tools"):
+        grammar_of("hermes").forced([tool(f"t{i}", long) for i in range(3)], None)
+
+
 def test_an_error_that_comes_late_is_put_down_to_its_tool() -> None:
     """What only the library knows: a pattern that is none, a reference to nothing."""
     error = RequestError("the grammar is wrong", param="tools")

@@ -318,7 +318,8 @@ def test_raw_text_with_half_a_surrogate_pair_is_refused(tokenizer: Tokenizer) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["chat_template", "messages", "tools", "bos_token", "tokenize", "range", "_x", "a b"]
+    "name",
+    ["chat_template", "messages", "tools", "bos_token", "tokenize", "range", "_x", "a b", "\u00e9"],
 )
 def test_reserved_variables_cannot_be_set(name: str) -> None:
     """Keeps B82 out: docs/bugbank.md."""

@@ -1,6 +1,7 @@
 """The texts that say what an output must match."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 from llguidance import LLMatcher
@@ -14,6 +15,7 @@ from kokuban.text.grammar import (
     lark_grammar,
     lark_text,
     regex_grammar,
+    written_grammar,
 )
 
 
@@ -38,6 +40,25 @@ def test_a_client_cannot_have_keywords_of_its_schema_ignored() -> None:
 
     [only] = json.loads(grammar)["grammars"]
     assert only["json_schema"]["x-guidance"]["lenient"] is False
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (regex_grammar, "regex has 262145 characters; the limit is 262144"),
+        (written_grammar, "grammar has 262145 characters; the limit is 262144"),
+        (
+            lambda text: written_grammar(text[:65_537]),
+            "65537 characters; the limit of GBNF is 65536",
+        ),
+        (lambda text: choice_grammar([text[:99], text[99:]]), "choice has 262145 characters"),
+    ],
+)
+def test_what_is_too_long_is_refused_before_it_is_looked_at(
+    make: Callable[[str], str], what: str
+) -> None:
+    with pytest.raises(RequestError, match=what):
+        make("a" * 262_145)
 
 
 @pytest.mark.parametrize("choices", [[], ["a"] * 10_001])

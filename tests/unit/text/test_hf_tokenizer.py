@@ -231,3 +231,22 @@ def test_the_alphabet_maps_every_byte_to_one_printable_character() -> None:
 
     assert sorted(alphabet.values()) == list(range(256))
     assert (alphabet["Ġ"], alphabet["Ċ"], alphabet["A"]) == (0x20, 0x0A, 0x41)
+
+
+def test_odd_lists_of_special_tokens_are_passed_over() -> None:
+    config = {
+        "additional_special_tokens": 5,
+        "added_tokens_decoder": {"1": 7, "2": {"special": True, "content": 3}},
+        "eos_token": {"content": ["x"]},
+    }
+
+    assert from_hf(tokenizer_json(), config).vocab_size >= 256
+    assert from_hf(tokenizer_json(), {"added_tokens_decoder": [1]}).vocab_size >= 256
+
+
+def test_an_id_that_no_vocabulary_has_makes_no_list_of_gigabytes() -> None:
+    model = json.loads(tokenizer_json())["model"]
+    model["vocab"]["far"] = 2**32 - 1
+
+    with pytest.raises(ModelError, match="the id 4294967295; the largest that is read is 8388607"):
+        from_hf(tokenizer_json(model=model))

@@ -108,6 +108,9 @@ def test_depth_and_size_have_limits() -> None:
         prepared_schema({"enum": list(range(20_001))})
     with pytest.raises(RequestError, match="nested deeper than 100"):
         prepared_schema({"const": deep})
+    for long in ({"pattern": "a" * 262_144}, {"a" * 262_145: {}}, {"enum": ["a" * 999] * 263}):
+        with pytest.raises(RequestError, match="more than 262144 characters"):
+            prepared_schema(long)
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,15 @@ def test_an_id_outside_the_vocabulary_gives_no_text_and_a_log_line(
     assert f"token id {token_id} is outside the vocabulary" in caplog.text
 
 
+def test_a_text_of_many_ids_outside_the_vocabulary_has_one_log_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        run(TextStream(TOKENIZER), [10_000, 10_001] * 50)
+
+    assert [record.args for record in caplog.records] == [(10_000,)]
+
+
 def test_nul_comes_out() -> None:
     """Keeps B105 out: docs/bugbank.md."""
     texts, _ = run(TextStream(TOKENIZER), [*b"A\0B"])

@@ -187,6 +187,12 @@ def test_yarn_takes_the_context_as_original_and_extends_it() -> None:
     assert config.max_positions == 512
 
 
+def test_yarn_extends_no_context_beyond_what_tables_have_room_for() -> None:
+    scaling = {"rope_type": "yarn", "factor": 1e308}
+
+    assert config_of(rope_scaling=scaling).max_positions == 2**24
+
+
 def test_yarn_with_both_mscales_has_their_quotient_as_factor() -> None:
     scaling = {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5}
 
@@ -253,6 +259,23 @@ FAULTS: Mapping[str, tuple[dict[str, Any], str]] = {
     "layer types": (
         {**GEMMA3, "model_type": "gemma3_text", "layer_types": ["linear_attention"]},
         "layer_types is ['linear_attention'], not a list of sliding_attention and full_attention",
+    ),
+    "layer types that are lists": (
+        {**GEMMA3, "model_type": "gemma3_text", "layer_types": [["full_attention"]]},
+        "layer_types is [['full_attention']], not a list of",
+    ),
+    "number that no float holds": ({"rope_theta": 10**400}, "not a finite number above 0"),
+    "factor that no float holds": (
+        {"rope_scaling": {"type": "longrope", "short_factor": [10**400], "long_factor": [1]}},
+        "not a list of finite numbers above 0",
+    ),
+    "more than all of a head": (
+        {"partial_rotary_factor": 1e308},
+        "partial_rotary_factor is 1e+308, not a number up to 1",
+    ),
+    "endless context": (
+        {"max_position_embeddings": 2**30},
+        "max_position_embeddings is 1073741824, not a whole number from 1 to 16777216",
     ),
 }
 

@@ -119,6 +119,7 @@ FAULTS = {
     "name twice": (struct.pack("<Q", 13) + b'{"a":1,"a":2}', "the name 'a' occurs twice"),
     "entry that is a number": (safetensors_bytes({}, {"a": 1}), "'a' has no entry with dtype"),
     "unknown dtype": (entry(dtype="F8_E4M3"), "'a' has the dtype 'F8_E4M3'; supported are F32"),
+    "dtype that is a list": (entry(dtype=["F32"]), "'a' has the dtype ['F32']; supported are F32"),
     "dtype of another size": (entry(dtype="BF16"), "needs 12 bytes as BF16, but its offsets 0 to"),
     "negative size": (entry(shape=[-2, -3]), "the shape [-2, -3], not 1 to 8 sizes above 0"),
     "size 0": (entry(shape=[0, 3]), "the shape [0, 3]"),

@@ -139,6 +139,26 @@ def test_a_directory_without_a_tokenizer_says_so(tmp_path: Path) -> None:
         open_source(tmp_path).tokenizer_source()
 
 
+def test_entries_of_the_token_table_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    decoder = {"7": {"content": "</s>"}, "8": 5, "9": None, "9" * 5000: {"content": "</s>"}}
+    small_directory(tmp_path)
+    config = {"eos_token": "</s>", "added_tokens_decoder": decoder}
+    write_json(tmp_path / "tokenizer_config.json", config)
+
+    assert 7 in open_source(tmp_path).end_token_ids
+    assert open_source(tmp_path).end_token_ids < set(range(10))
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/rag.jinja"])
+def test_a_template_that_is_no_utf8_is_named(tmp_path: Path, name: str) -> None:
+    path = small_directory(tmp_path) / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\xff{{ x }}")
+
+    with pytest.raises(ModelError, match=rf"{name}: cannot be read: 'utf-8' codec"):
+        open_source(tmp_path).tokenizer_source()
+
+
 @pytest.mark.parametrize(
     ("content", "problem"), [("{", "is no valid JSON"), ("[1]", "is no JSON object")]
 )

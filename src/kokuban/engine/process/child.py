@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import zmq
 import zmq.asyncio
 
-from kokuban.core.env import log_level
+from kokuban.core.env import debug, log_level
 from kokuban.core.errors import KokubanError
 from kokuban.engine.process import wire
 from kokuban.engine.process.outbox import HEARTBEAT_S, Outbox
@@ -31,7 +31,7 @@ from kokuban.observe.memory import settle_garbage
 if TYPE_CHECKING:
     from kokuban.engine.process.service import Service
     from kokuban.engine.thread import EngineThread
-    from kokuban.weights.wheels import Progress
+    from kokuban.weights.progress import Progress
 
 LAST_WORDS_S = 2.0
 """How long the end waits for the server to read."""
@@ -60,7 +60,7 @@ def main(build: Build | None = None) -> None:
     _die_with(parent)
     start = _read_start(sys.stdin.buffer)
     threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
-    set_up_logging(log_level())
+    set_up_logging(log_level(), form=start.log_form, with_texts=debug())
     sys.setswitchinterval(SWITCH_S)
     code = asyncio.run(_run(start, build or build_from_files))
     sys.stderr.flush()

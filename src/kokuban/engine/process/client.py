@@ -36,7 +36,8 @@ from kokuban.engine.process.pending import Group, Pending, Reader, fail
 from kokuban.engine.process.spawn import COMMAND
 from kokuban.engine.process.supervisor import Policy, Supervisor
 from kokuban.kvcache.events import Cursor, Replay
-from kokuban.weights.wheels import Progress
+from kokuban.observe.logs import form_in_use
+from kokuban.weights.progress import Progress
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class ProcessClient:
         command: Sequence[str] = COMMAND,
     ) -> None:
         def make_start(endpoint: str, token: str) -> wire.Start:
-            return wire.Start(endpoint, token, files, name, scheduler, runtime)
+            return wire.Start(endpoint, token, files, name, scheduler, runtime, form_in_use())
 
         self._report = report
         self._most_unanswered = scheduler.max_waiting_requests + scheduler.max_running_requests

@@ -5,10 +5,8 @@ from collections.abc import Callable
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.engine.engine import Engine
 from kokuban.engine.process.client import ProcessClient
-from kokuban.text.load import load_text
+from kokuban.weights.progress import Progress
 from kokuban.weights.pull import resolve
-from kokuban.weights.source import open_source
-from kokuban.weights.wheels import Progress
 
 
 def open_engine_process(
@@ -33,6 +31,10 @@ def open_engine_process(
     files = resolve(model, progress=report)
     client = ProcessClient(files, served_name or model, scheduler, runtime, report=report)
     try:
+        # Imported when the process has begun: it takes as long as its own imports.
+        from kokuban.text.load import load_text
+        from kokuban.weights.source import open_source
+
         meanwhile()
         source = open_source(files)
         text = load_text(source.tokenizer_source())

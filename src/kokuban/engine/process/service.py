@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
-from kokuban.core.errors import KokubanError, RequestError
+from kokuban.core.errors import KokubanError, RequestError, StepFailed
 from kokuban.core.step import TokenEvent
 from kokuban.engine import mailbox
 from kokuban.engine.client import EngineStats
@@ -152,6 +152,7 @@ class Service:
         except Exception as error:  # noqa: BLE001 - whoever asked is told
             if not isinstance(error, KokubanError):
                 _log.exception("%s failed", type(ask).__name__)
+                error = StepFailed("the engine failed at this; see the server's log")
             self._fail_call(number, error)
         else:
             self._outbox.put(wire.Result(number, msgspec.Raw(value)))

@@ -75,6 +75,8 @@ class Start(msgspec.Struct):
     name: str
     scheduler: SchedulerConfig
     runtime: RuntimeConfig
+    log_form: str
+    """As the server's own: both write to one stream."""
 
 
 class Submit(Message):

@@ -6,6 +6,8 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Raw, Struct
 
+from kokuban.server.raw_json import UNREADABLE
+
 PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -89,7 +91,7 @@ def custom_id_of(raw: bytes) -> str | None:
     """The name of a line; None when it has none that can be read."""
     try:
         return msgspec.json.decode(raw, type=_Named).custom_id or None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
 
 
@@ -108,8 +110,10 @@ def parse_line(number: int, raw: bytes | None) -> BatchRequest:
     try:
         request = msgspec.json.decode(raw, type=BatchRequest)
         problem = _problem(request)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         what = str(error).replace("Object missing required field", "there is no field")
+        if isinstance(error, RecursionError):
+            what = "is nested too deeply"
         raise BadLine(number, custom_id_of(raw), "invalid_line", what) from None
     if problem:
         raise BadLine(number, request.custom_id or None, *problem)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from kokuban.core.errors import ConfigError, KokubanError
 from kokuban.server.batch.lines import BatchResult, digest_of
+from kokuban.server.raw_json import UNREADABLE
 
 _BUFFER_BYTES = 2**20
 
@@ -190,7 +191,7 @@ class Sink:
             for number, line in enumerate(file, 1):
                 try:
                     yield msgspec.json.decode(line, type=_Done), line
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except UNREADABLE:
                     raise ConfigError(
                         f"{self.path} holds something else than results in line {number}; name "
                         f"another file"

@@ -9,13 +9,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from kokuban.core.sampling_params import MAX_STOPS
 from kokuban.server.cache_models import CacheControl, Marked, Strict
+from kokuban.server.parameters import of
 from kokuban.server.parameters_served import MAX_STOP_LENGTH, MAX_TOOLS
+from kokuban.server.schema_parts import (
+    CLIENT_TOOL,
+    FORCED_CALL,
+    NAMED_CHOICE,
+    NOTHING,
+    TEXT_BLOCK,
+    TURN,
+    described,
+)
 
 
 class ResultBlock(Marked):
     """A piece of what a tool answered."""
 
+    model_config = described(TEXT_BLOCK)
     type: str
     text: str | None = None
 
@@ -37,6 +49,7 @@ class Block(Marked):
 class InputMessage(Strict):
     """One turn. Turns of one role that follow each other are one."""
 
+    model_config = described(TURN)
     role: Literal["user", "assistant", "system"]
     content: str | list[Block]
 
@@ -44,6 +57,7 @@ class InputMessage(Strict):
 class InputTool(Marked):
     """A tool that the client runs. One that Anthropic runs has no schema of its own."""
 
+    model_config = described(CLIENT_TOOL)
     name: str = Field(min_length=1, max_length=256)
     type: str | None = None
     description: str | None = None
@@ -54,6 +68,7 @@ class InputTool(Marked):
 class ToolChoice(Strict):
     """Whether and which tools the model must use."""
 
+    model_config = described(NAMED_CHOICE)
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -90,7 +105,10 @@ class Metadata(Strict):
 class Conversation(Strict):
     """What both bodies have: counting takes what is sent for an answer."""
 
-    model: str
+    model_config = described(FORCED_CALL)
+    model: str | None = None
+    """Beyond Anthropic: the served one where it is left out or empty."""
+
     messages: list[InputMessage] = Field(min_length=1)
     system: str | list[Block] | None = None
     tools: list[InputTool] | None = Field(None, max_length=MAX_TOOLS)
@@ -103,26 +121,26 @@ class Conversation(Strict):
     cache_control: CacheControl | None = None
     """A mark at the end of the whole prompt."""
 
-    container: Any = None
-    mcp_servers: Any = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    container: Any = Field(None, json_schema_extra=NOTHING)
+    mcp_servers: Any = Field(None, json_schema_extra=NOTHING)
+    chat_template_kwargs: dict[str, Any] | None = of("chat_template_kwargs")
     """Beyond Anthropic, as in chat completions."""
 
     stream: bool | None = None
     stop_sequences: list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]] | None = (
-        None
+        Field(None, json_schema_extra={"maxItems": MAX_STOPS})
     )
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    temperature: float | None = of("temperature")
+    top_p: float | None = of("top_p")
+    top_k: int | None = of("top_k")
     metadata: Metadata | None = None
     service_tier: str | None = None
-    seed: int | None = None
+    seed: int | None = of("seed")
     """This and what follows are beyond Anthropic, as in chat completions."""
 
-    priority: int | None = None
-    prompt_cache_key: str | None = None
-    cache_salt: str | None = None
+    priority: int | None = of("priority")
+    prompt_cache_key: str | None = of("prompt_cache_key")
+    cache_salt: str | None = of("cache_salt")
 
     betas: Any = None
     """This and what follows change nothing here, whatever they say."""

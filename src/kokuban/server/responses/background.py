@@ -1,7 +1,8 @@
 """Runs responses that no connection waits for.
 
 Such a run is counted by the drain as a connection is: at a shutdown it gets its time to end, and is
-cut off after it. Its events are kept only if the client asked for a stream.
+cut off after it. It is one of its tenant's requests at the same time, and has as long as any other.
+Its events are kept only if the client asked for a stream.
 """
 
 import asyncio
@@ -15,8 +16,10 @@ from starlette.types import Message
 
 from kokuban.core.errors import KokubanError, Overloaded, RequestError, ShuttingDown
 from kokuban.engine.generation import TextDelta
+from kokuban.server.answer import last_words
 from kokuban.server.errors import failure
 from kokuban.server.life import Connection, Drain, Interruption
+from kokuban.server.quota import Place
 from kokuban.server.record import Record
 from kokuban.server.responses.event_log import EventLog
 from kokuban.server.responses.form import ResponseForm
@@ -36,6 +39,7 @@ class Run:
     record: Record
     entry: Entry
     connection: Connection
+    place: Place
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
@@ -80,6 +84,7 @@ class Background:
         record: Record,
         tenant: str,
         *,
+        place: Place,
         keeps_events: bool,
     ) -> Run:
         """Begin a response, which can be found from now on.
@@ -87,6 +92,7 @@ class Background:
         Args:
             deltas: closed when it ends, however it ends.
             tenant: whose it is.
+            place: that of the request which asks for it; held until it ends.
             keeps_events: whether they can be asked for.
         """
         entry = Entry(
@@ -99,8 +105,8 @@ class Background:
             is_running=True,
             log=EventLog() if keeps_events else None,
         )
-        connection = Connection(_never, self._drain)
-        run = Run(form=form, record=record, entry=entry, connection=connection)
+        connection = Connection(_never, self._drain, record.time_left_s)
+        run = Run(form=form, record=record, entry=entry, connection=connection, place=place.keep())
         self._runs[entry.id] = run
         self._store.put(entry)
         self._tell(run, form.first_frames())
@@ -125,14 +131,13 @@ class Background:
             record.end("abort")
             if run.connection.interruption is None:
                 raise  # The event loop ends.
-            cut = ShuttingDown(Interruption.CUT.value)
-            is_cut = run.connection.interruption is Interruption.CUT
-            last = form.fail(failure(cut)) if is_cut else form.cancel()
-        except Exception as error:  # noqa: BLE001 - whoever asks is told of whatever went wrong
-            record.end("refused" if isinstance(error, RequestError | Overloaded) else "error")
-            if not isinstance(error, KokubanError):
-                _log.error("request %s failed", record.request_id, exc_info=error)
-            last = form.fail(failure(error))
+            error = last_words(run.connection.interruption, record)
+            last = form.cancel() if error is None else form.fail(failure(error))
+        except Exception as fault:  # noqa: BLE001 - whoever asks is told of whatever went wrong
+            record.end("refused" if isinstance(fault, RequestError | Overloaded) else "error")
+            if not isinstance(fault, KokubanError):
+                _log.error("request %s failed", record.request_id, exc_info=fault)
+            last = form.fail(failure(fault))
         finally:
             self._end(run, last if last is not None else form.cancel())
 
@@ -154,6 +159,7 @@ class Background:
         run.entry.body = lambda: data
         run.entry.is_running = False
         self._store.settle(run.entry, run.form.node())
+        run.place.leave()
         run.ended.set()
 
 

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from kokuban.core.errors import RequestError
 from kokuban.server.cache_models import Marked, Strict
 from kokuban.server.errors import from_validation
+from kokuban.server.schema_parts import TEXT_PART, described
 
 ItemDict = dict[str, Any]
 
@@ -29,18 +30,26 @@ class Part(Marked):
     refusal: str | None = None
 
 
+class TextPart(Part):
+    """A part that must be readable; the kinds are checked by `check_items`."""
+
+    model_config = described(TEXT_PART)
+
+
 class MessageParam(Strict):
     """What somebody said, the model included."""
 
+    type: Literal["message"] | None = None
     id: str | None = Field(None, max_length=MAX_ID_LENGTH)
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Part]
+    content: str | list[TextPart]
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
 class FunctionCallParam(Strict):
     """A function that the model called."""
 
+    type: Literal["function_call"]
     id: str | None = Field(None, max_length=MAX_ID_LENGTH)
     call_id: str = Field(min_length=1, max_length=MAX_ID_LENGTH)
     name: str = Field(min_length=1, max_length=256)
@@ -52,6 +61,7 @@ class FunctionCallParam(Strict):
 class CustomCallParam(Strict):
     """A tool that the model called with a text."""
 
+    type: Literal["custom_tool_call"]
     id: str | None = Field(None, max_length=MAX_ID_LENGTH)
     call_id: str = Field(min_length=1, max_length=MAX_ID_LENGTH)
     name: str = Field(min_length=1, max_length=256)
@@ -62,14 +72,16 @@ class CustomCallParam(Strict):
 class CallResultParam(Strict):
     """What came of a call."""
 
+    type: Literal["function_call_output", "custom_tool_call_output"]
     id: str | None = Field(None, max_length=MAX_ID_LENGTH)
     call_id: str = Field(min_length=1, max_length=MAX_ID_LENGTH)
-    output: str | list[Part]
+    output: str | list[TextPart]
 
 
 class ReasoningParam(Strict):
     """What the model thought."""
 
+    type: Literal["reasoning"]
     id: str | None = Field(None, max_length=MAX_ID_LENGTH)
     summary: list[Part] | None = None
     content: list[Part] | None = None
@@ -79,6 +91,7 @@ class ReasoningParam(Strict):
 class ReferenceParam(Strict):
     """An item of an earlier response, by its id."""
 
+    type: Literal["item_reference"] | None = None
     id: str = Field(min_length=1, max_length=MAX_ID_LENGTH)
 
 

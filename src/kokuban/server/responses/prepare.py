@@ -4,18 +4,16 @@ Nothing of it is kept before there is an answer.
 """
 
 import re
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from kokuban.core.errors import PromptTooLong, RequestError
-from kokuban.engine.generation import TextDelta
 from kokuban.server.errors import HttpError, from_validation
 from kokuban.server.openai_models import ChatRequest
-from kokuban.server.responses.bodies import FINAL
+from kokuban.server.responses.bodies import FINAL, encode_given
 from kokuban.server.responses.items import ItemDict, with_id
 from kokuban.server.responses.messages import to_messages
 from kokuban.server.responses.request import LOGPROBS, ResponseRequest
@@ -87,14 +85,15 @@ async def prepare(
 
     Raises:
         RequestError: something in it is wrong, or refers to nothing.
-        HttpError: 404 for an item that is not kept.
+        HttpError: 404 for an item that is not kept, 413 for more than a body may hold.
     """
     if body.input is None and body.previous_response_id is None:
         raise RequestError("input is missing; send a text or a list of items", param="input")
     previous = _previous(store, tenant, body.previous_response_id)
-    items = [with_id(_resolved(store, tenant, item)) for item in body.items]
+    limit = serving.settings.max_body_bytes
+    items, num_referred = _resolved(store, tenant, body.items, limit)
     toolbox = open_toolbox([tool.model_dump(exclude_unset=True) for tool in body.tools or ()])
-    total = num_bytes + (previous.total_bytes if previous else 0)
+    total = num_bytes + num_referred + (previous.total_bytes if previous else 0)
 
     def work() -> ChatRequest:
         before = previous.conversation() if previous else []
@@ -130,14 +129,44 @@ def _previous(store: ResponseStore, tenant: str, response_id: str | None) -> Nod
     return entry.node
 
 
-def _resolved(store: ResponseStore, tenant: str, item: ItemDict) -> ItemDict:
-    if item["type"] != "item_reference":
-        return item
-    found = store.item(tenant, item["id"])
+def _resolved(
+    store: ResponseStore, tenant: str, given: Sequence[ItemDict], limit: int
+) -> tuple[list[ItemDict], int]:
+    """The items with their ids, references replaced; how many bytes what is referred to has.
+
+    A reference is short, and may stand for a long item as often as it likes: together they are no
+    more than a body may be.
+    """
+    found: dict[str, tuple[ItemDict, int]] = {}
+    items: list[ItemDict] = []
+    num_bytes = 0
+    for item in given:
+        if item["type"] != "item_reference":
+            items.append(with_id(item))
+            continue
+        name = item["id"]
+        if name not in found:
+            whole = _referred(store, tenant, name)
+            found[name] = whole, len(encode_given(whole))
+        whole, size = found[name]
+        num_bytes += size
+        if num_bytes > limit:
+            raise HttpError(
+                413,
+                f"the items that input refers to have more than {limit} bytes together; send "
+                f"less, or start the server with a larger --max-body-size",
+                code="body_too_large",
+            )
+        items.append(whole)
+    return items, num_bytes
+
+
+def _referred(store: ResponseStore, tenant: str, item_id: str) -> ItemDict:
+    found = store.item(tenant, item_id)
     if found is None:
         raise HttpError(
             404,
-            f"Item with id {item['id'][:64]!r} not found. Items are kept with their response, "
+            f"Item with id {item_id[:64]!r} not found. Items are kept with their response, "
             f"unless `store` is false; send the item itself.",
             code="item_not_found",
         )
@@ -185,16 +214,6 @@ def _response_format(body: ResponseRequest) -> dict[str, Any] | None:
         return {"type": "json_object"}
     given = form.model_dump(by_alias=True, exclude_unset=True)
     return {"type": "json_schema", "json_schema": {k: v for k, v in given.items() if k != "type"}}
-
-
-async def in_our_terms(deltas: AsyncGenerator[TextDelta]) -> AsyncGenerator[TextDelta]:
-    """The same deltas; an error of theirs names this API's field."""
-    async with aclosing(deltas):
-        try:
-            async for delta in deltas:
-                yield delta
-        except RequestError as error:
-            raise in_our_words(error) from None
 
 
 def in_our_words(error: RequestError) -> RequestError:

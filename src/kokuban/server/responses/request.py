@@ -11,9 +11,21 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from kokuban.core.errors import RequestError
 from kokuban.core.parameters import MAX_LOGPROBS
 from kokuban.server.cache_models import CacheFields, Strict
+from kokuban.server.openai_models import StopText
 from kokuban.server.output_format import FORM_FIELDS
-from kokuban.server.parameters_served import MAX_BIASES, MAX_SALT_LENGTH, MAX_TOOLS
+from kokuban.server.parameters import of
+from kokuban.server.parameters_served import MAX_TOOLS
 from kokuban.server.responses.items import MODELS, ItemDict, check_items
+from kokuban.server.schema_parts import (
+    BACKGROUND,
+    RESPONSE_INPUT,
+    RESPONSE_TOOL,
+    SOME_TOOLS,
+    TEXT_FORMAT,
+    ResponseToolChoice,
+    StructuredOutputs,
+    described,
+)
 
 MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
@@ -60,6 +72,7 @@ class Reasoning(Strict):
 class TextFormat(Strict):
     """The form of the answer; checked further where chat's is."""
 
+    model_config = described(TEXT_FORMAT)
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
@@ -78,6 +91,7 @@ class TextOptions(Strict):
 class AnyTool(Strict):
     """A tool of any kind; see `tools` for those that are served."""
 
+    model_config = described(RESPONSE_TOOL)
     type: str
 
 
@@ -90,8 +104,9 @@ class ResponseStreamOptions(Strict):
 class ResponseRequest(CacheFields):
     """The body of /v1/responses, and of /v1/responses/input_tokens."""
 
+    model_config = described(RESPONSE_INPUT, BACKGROUND, SOME_TOOLS)
     model: str | None = None
-    """The served one where it is left out."""
+    """The served one where it is left out or empty."""
 
     input: Items | None = None
     instructions: str | None = None
@@ -102,14 +117,14 @@ class ResponseRequest(CacheFields):
     stream_options: ResponseStreamOptions | None = None
     include: list[str] | None = Field(None, max_length=64)
     tools: list[AnyTool] | None = Field(None, max_length=MAX_TOOLS)
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = Field(None, ge=1)
     """Counts the calls of built-in tools, of which there are none."""
 
     max_output_tokens: int | None = Field(None, ge=1, le=2**62)
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: float | None = of("temperature")
+    top_p: float | None = of("top_p")
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
@@ -122,20 +137,20 @@ class ResponseRequest(CacheFields):
     safety_identifier: str | None = Field(None, max_length=64)
 
     # Beyond OpenAI, as in the other generating routes.
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = Field(None, max_length=MAX_BIASES)
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    priority: int | None = None
-    cache_salt: str | None = Field(None, min_length=1, max_length=MAX_SALT_LENGTH)
-    chat_template_kwargs: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
+    top_k: int | None = of("top_k")
+    min_p: float | None = of("min_p")
+    presence_penalty: float | None = of("presence_penalty")
+    frequency_penalty: float | None = of("frequency_penalty")
+    repetition_penalty: float | None = of("repetition_penalty")
+    logit_bias: dict[str, float] | None = of("logit_bias")
+    seed: int | None = of("seed")
+    stop: str | list[StopText] | None = of("stop")
+    min_tokens: int | None = of("min_tokens")
+    ignore_eos: bool | None = of("ignore_eos")
+    priority: int | None = of("priority")
+    cache_salt: str | None = of("cache_salt")
+    chat_template_kwargs: dict[str, Any] | None = of("chat_template_kwargs")
+    structured_outputs: StructuredOutputs | None = of("structured_outputs")
 
     @model_validator(mode="after")
     def _served(self) -> "ResponseRequest":

@@ -155,7 +155,7 @@ def _named(choice: Any, box: Toolbox) -> dict[str, Any]:
             param="tool_choice",
             code="unsupported_tool",
         )
-    name = model_name(str(choice.get("name", "")), choice.get("namespace"))
+    name = model_name(str(choice.get("name", "")), str(choice.get("namespace") or ""))
     if name not in box.offered:
         raise RequestError(
             f"tool_choice names {name[:64]!r}, which tools does not offer", param="tool_choice"
