@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fuzz_cases import KEYS, Ask, Case, make_case
+from benchmarks.fuzz_cases import BASES, KEYS, Ask, Case, make_case
 from benchmarks.fuzz_client import Answer, Client, problem, send_raw
 from starlette.applications import Starlette
 from tools.bugbank_models import write_chain
@@ -48,6 +48,9 @@ IDLE_S = 120.0
 
 MAX_GROWTH_MIB = 24.0
 """Since the third tenth, when what is bounded (explanations, responses, grammars) is full."""
+
+LEAST_GOOD = 0.05
+"""Share of the answers of a route that must be good ones, or hardly more than its door is tried."""
 
 LETTERS = range(ord("a"), ord("z") + 1)
 SCRIPT = {
@@ -231,6 +234,8 @@ async def fuzz(
             report.fault(text)
         async for text in _left_overs(built, tried):
             report.fault(text)
+    for path in _hardly_tried(report.paths):
+        report.fault(f"{path} has hardly answered: what is sent there tries its door only")
     if len(report.rss_mib) == 10 and num_cases >= 50_000:
         growth = report.rss_mib[-1] - report.rss_mib[2]
         if growth > MAX_GROWTH_MIB:
@@ -297,6 +302,14 @@ def _running(built: Engine, tried: Target) -> Iterator[str]:
         for tenant, account in serving.quotas._accounts.items():
             if account.num_active:
                 yield f"{account.num_active} requests on the account of {tenant!r} of {name}"
+
+
+def _hardly_tried(paths: Counter[tuple[str, int]]) -> Iterator[str]:
+    """Routes that take a body, and were seldom sent a good one."""
+    for path in BASES:
+        asked = sum(count for (name, _), count in paths.items() if name == path)
+        if asked > 100 and paths[path, 200] < LEAST_GOOD * asked:
+            yield path
 
 
 def _check(core: EngineCore) -> None:

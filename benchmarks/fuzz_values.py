@@ -124,7 +124,7 @@ class Values:
         if "$ref" in schema:
             return self.text(self._schemas[schema["$ref"].rpartition("/")[2]], name, depth + 1)
         for union in ("anyOf", "oneOf", "allOf"):
-            if union in schema:
+            if union in schema and "type" not in schema:  # Beside a type: conditions.
                 return self.text(rng.choice(schema[union]), "", depth + 1)
         if "const" in schema:
             return json.dumps(schema["const"])

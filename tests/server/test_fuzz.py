@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 from benchmarks import fuzz_client
-from benchmarks.fuzz import Alarm, Report, Target, _running, _try, case_maker, engine, fuzz
+from benchmarks.fuzz import (
+    Alarm,
+    Report,
+    Target,
+    _hardly_tried,
+    _running,
+    _try,
+    case_maker,
+    engine,
+    fuzz,
+)
 from benchmarks.fuzz_cases import KINDS, Ask, Case
 from benchmarks.fuzz_client import Answer, problem
 from starlette.types import Receive, Scope, Send
@@ -100,6 +110,22 @@ def test_a_stream_must_come_to_its_end(path: str, body: bytes, found: str | None
 
     assert (problem(Ask("POST", path), answer) or "").startswith(found or "")
     assert (problem(Ask("POST", path), answer) is None) is (found is None)
+
+
+def test_a_route_that_is_sent_nothing_good_is_hardly_tried() -> None:
+    paths = Counter({("/v1/messages", 200): 4, ("/v1/messages", 400): 200})
+    paths += Counter({("/v1/responses", 200): 40, ("/v1/responses", 400): 200})
+
+    assert list(_hardly_tried(paths)) == ["/v1/messages"]
+
+
+def test_what_every_route_takes_is_drawn_from_its_schema() -> None:
+    make = case_maker()
+    asks = [ask for seed in range(1500) for ask in make(seed).asks if make(seed).kind == "schema"]
+    bodies = Counter(ask.path for ask in asks if ask.body.startswith(b"{"))
+    asked = Counter(ask.path for ask in asks)
+
+    assert all(bodies[path] > 0.7 * asked[path] for path in asked)
 
 
 def test_an_error_in_the_log_is_a_fault_also_if_the_client_saw_none() -> None:
