@@ -5,10 +5,10 @@ Reads:  files by what was done to them and how it ended. Exit code 1 and the fil
         process died (a sanitizer's report is shown), an error was none of ours, or time or memory
         went beyond the bounds. `--file SEED` runs one and shows it.
 
-Small good files of every architecture and storage type are spoiled (`fuzz_files`), loaded as
-`kokuban serve` does, and where that succeeds asked for a few tokens. Half are GGUF files, half
-directories of safetensors. Files are loaded one after another in a process that is started again
-when it dies. Without the sanitizers the same is tried, and less is seen.
+Small good files of every architecture and storage type are spoiled (`fuzz_files`), described as
+`kokuban inspect` does, loaded as `kokuban serve` does, and asked for a few tokens. Half are GGUF
+files, half directories of safetensors. Files are loaded one after another in a process that is
+started again when it dies. Without the sanitizers the same is tried, and less is seen.
 """
 
 import argparse
@@ -33,6 +33,8 @@ from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.errors import KokubanError
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.llm import LLM
+from kokuban.weights.inspect import describe
+from kokuban.weights.source import open_source
 
 CPU_S = 20.0
 """Of one file. Sanitizers cost about three times."""
@@ -67,6 +69,7 @@ def try_file(seed: int, bases: list[Path], directory: Path) -> Outcome:
     begin_s, before_mib = time.process_time(), _peak_mib()
     outcome = Outcome(seed, kind, "runs")
     try:
+        describe(open_source(path))
         with LLM(path, scheduler=SCHEDULER, runtime=RUNTIME) as llm:
             llm.generate([[97, 98, 99]], PARAMS)
             llm.generate("ab é", PARAMS)

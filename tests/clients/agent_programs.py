@@ -31,6 +31,9 @@ class Agent:
     environment: Mapping[str, str]
     """`{url}` stands for the server's address."""
 
+    short: bool = False
+    """Its first prompt fits half of 4,096 tokens."""
+
 
 def _nothing(home: Path, url: str) -> None:
     pass
@@ -119,6 +122,7 @@ AGENTS = (
         prepare=_pi,
         command=("-p", "--provider", "local", "--model", "m", "--no-session", QUESTION),
         environment={"PI_OFFLINE": "1"},
+        short=True,
     ),
     Agent(
         name="continue",
@@ -128,6 +132,7 @@ AGENTS = (
         prepare=_continue,
         command=("-p", "--config", "{home}/config.yaml", QUESTION),
         environment={},
+        short=True,
     ),
     Agent(
         name="aider",
@@ -149,5 +154,6 @@ AGENTS = (
             "a.txt",
         ),
         environment={"OPENAI_API_KEY": KEY, "OPENAI_API_BASE": "{url}/v1"},
+        short=True,
     ),
 )

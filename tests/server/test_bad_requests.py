@@ -1,11 +1,14 @@
 """What is wrong with a request is said in the one envelope, and the server goes on."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.server.asgi import Json, client, client_of, make_app
 from tests.server.fakes import served
+
+from kokuban.server import body
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -333,6 +336,23 @@ async def test_a_body_over_the_limit_is_refused_whether_announced_or_not() -> No
         assert response.status_code == 413
         assert assert_envelope(response.json())["code"] == "body_too_large"
     assert fits.status_code == 200
+
+
+async def test_a_limit_above_what_is_discarded_is_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(body, "MAX_DISCARDED_BYTES", 1000)
+    raw = chat_body(max_tokens=1, user="u" * 2000)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield raw[:1500]
+        yield raw[1500:]
+
+    async with client(served(), max_body_bytes=5000) as http:
+        announced = await http.post(CHAT, content=raw, headers=JSON)
+        streamed = await http.post(CHAT, content=pieces(), headers=JSON)
+
+    assert (announced.status_code, streamed.status_code) == (200, 200)
 
 
 async def test_unknown_paths_and_methods_have_the_envelope() -> None:

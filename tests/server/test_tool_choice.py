@@ -131,6 +131,8 @@ async def test_thoughts_stay_free() -> None:
         ({"tool_choice": "any"}, "tool_choice is 'any'; known are 'none', 'auto'"),
         ({"tool_choice": {"type": "magic"}}, "is of type 'magic'"),
         ({"tool_choice": {"type": "function", "function": {}}}, "function.name is missing"),
+        ({"tool_choice": {}}, "function.name is missing"),
+        ({"tool_choice": ""}, "tool_choice is ''; known are 'none', 'auto'"),
         ({"tool_choice": allowed("never", "f")}, "needs the mode 'auto' or 'required'"),
         ({"tool_choice": allowed("auto")}, "a list of at least one tool"),
         ({"tool_choice": {"type": "allowed_tools", "allowed_tools": 3}}, "needs the mode"),

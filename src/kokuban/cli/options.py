@@ -1,7 +1,7 @@
 """Options that several commands have, and how they become the engine's configuration."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -158,6 +158,14 @@ class EngineOptions:
     no_prefix_cache: bool = False
     served_name: str | None = None
     engine: str = "thread"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "EngineOptions":
+        """Those of a command's options, by name, that are about the engine."""
+        return cls(
+            served_name=first(given["served_model_name"]),
+            **{name: given[name] for name in cls.__slots__ if name in given},
+        )
 
     def scheduler(self) -> SchedulerConfig:
         """Raises `ConfigError` for values that cannot work together."""

@@ -68,11 +68,7 @@ def run_batch(
     Exit code 0: every result is a success; 1: some are not; 130 or 143: interrupted.
     """
     given = dict(context.params)  # All of the above, by name.
-    engine_options = EngineOptions(
-        served_name=options.first(served_model_name),
-        **{name: given[name] for name in EngineOptions.__slots__ if name in given},
-    )
-    raise click.exceptions.Exit(_answer_file(requests, results, engine_options, given))
+    raise click.exceptions.Exit(_answer_file(requests, results, EngineOptions.of(given), given))
 
 
 def _answer_file(

@@ -1,7 +1,6 @@
 """`kokuban serve`: the HTTP server."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -76,14 +75,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP until interrupted, fetching it first if it is not here."""
     given = dict(context.params)  # All of the above, by name.
-    context.exit(_run(server_settings(given), _engine_options(given)))
-
-
-def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
-    return EngineOptions(
-        served_name=options.first(given["served_model_name"]),
-        **{name: given[name] for name in EngineOptions.__slots__ if name in given},
-    )
+    context.exit(_run(server_settings(given), EngineOptions.of(given)))
 
 
 def _run(settings: "ServerSettings", engine_options: EngineOptions) -> int:

@@ -72,6 +72,20 @@ async def parse_body(model: type[Body], raw: bytes) -> Body:
     return await off_loop(work, len(raw), INLINE_JSON_BYTES)
 
 
+async def read_body(
+    request: Request, settings: ServerSettings, model: type[Body]
+) -> tuple[Body, int]:
+    """The body of a route that generates, and its length in bytes.
+
+    Raises:
+        HttpError, RequestError: see `read_json`, `parse_body` and `check_unknown`.
+    """
+    raw = await read_json(request, settings)
+    body = await parse_body(model, raw)
+    check_unknown(request, settings, body)
+    return body, len(raw)
+
+
 def check_unknown(request: Request, settings: ServerSettings, body: Strict) -> None:
     """Name the fields that nobody here knows in a header of the answer, `x-kokuban-warning`.
 
@@ -105,13 +119,14 @@ async def _read(request: Request, limit: int) -> bytes:
     announced = request.headers.get("content-length", "")
     # Python makes no number of thousands of digits, and so many are too large anyway.
     total = int(announced[:MAX_LENGTH_DIGITS]) if announced.isdecimal() else 0
-    if total > MAX_DISCARDED_BYTES:
+    most = max(limit, MAX_DISCARDED_BYTES)
+    if total > most:
         raise _too_large(limit)
     pieces: list[bytes] = []
     received = 0
     async for piece in request.stream():
         received += len(piece)
-        if received > MAX_DISCARDED_BYTES:
+        if received > most:
             break
         if received <= limit:
             pieces.append(piece)

@@ -11,7 +11,7 @@ from kokuban.core.request import FinishReason
 from kokuban.core.step import SampledToken
 from kokuban.engine.generation import TextDelta
 from kokuban.server.answer import respond
-from kokuban.server.body import check_unknown, parse_body, read_json
+from kokuban.server.body import read_body
 from kokuban.server.form import LOWEST_LOGPROB, FormBase, finish_word
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.openai_responses import (
@@ -48,11 +48,9 @@ router = Router(KeyScope.INFER)
 async def chat_completions(request: Request) -> Response:
     """Continue a conversation."""
     serving = serving_of(request)
-    raw = await read_json(request, serving.settings)
-    body = await parse_body(ChatRequest, raw)
-    check_unknown(request, serving.settings, body)
+    body, num_bytes = await read_body(request, serving.settings, ChatRequest)
     check_stream_options(body)
-    turn = await begin_turn(serving, request, body, len(raw), api="chat")
+    turn = await begin_turn(serving, request, body, num_bytes, api="chat")
     form = ChatForm(serving, body, turn.record, turn.prompt)
     return respond(serving, turn.deltas, form, turn.record, stream=bool(body.stream))
 

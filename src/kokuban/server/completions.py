@@ -15,7 +15,7 @@ from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.generation import TextDelta, generate
 from kokuban.server.answer import respond
 from kokuban.server.answer_size import check_num_logprobs
-from kokuban.server.body import check_unknown, parse_body, read_json
+from kokuban.server.body import read_body
 from kokuban.server.completion_form import CompletionForm, Prompt
 from kokuban.server.openai_models import CompletionRequest, prompt_rows
 from kokuban.server.output_format import OutputForm, naming, output_form
@@ -51,16 +51,14 @@ router = Router(KeyScope.INFER)
 async def completions(request: Request) -> Response:
     """Continue one text or several."""
     serving = serving_of(request)
-    raw = await read_json(request, serving.settings)
-    body = await parse_body(CompletionRequest, raw)
-    check_unknown(request, serving.settings, body)
+    body, num_bytes = await read_body(request, serving.settings, CompletionRequest)
     serving.check_model(body.model)
     check_stream_options(body)
-    wanted = await off_loop(partial(output_form, body), len(raw))
+    wanted = await off_loop(partial(output_form, body), num_bytes)
     params = _params(body, serving.info.vocab_size, wanted)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, "completions", params)
-    prompts = await off_loop(partial(_prompts, serving, body, params.n), len(raw))
+    prompts = await off_loop(partial(_prompts, serving, body, params.n), num_bytes)
     ids = [prompt.token_ids for prompt in prompts]
     context = serving.info.max_context_tokens
     check_num_logprobs(params, ids, context, stream=bool(body.stream))

@@ -4,8 +4,6 @@ A vector is the hidden state of the last token, or the mean over all of them, af
 scaled to length 1 unless the client wants it raw. All inputs are one group of the engine.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from functools import partial
 
 from starlette.requests import Request
@@ -15,11 +13,11 @@ from kokuban.core.errors import RequestError
 from kokuban.core.pooling import PoolingParams
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.embedding import check_dimensions, embed
-from kokuban.engine.generation import TextDelta
 from kokuban.server.answer import Answer
-from kokuban.server.body import check_unknown, parse_body, read_json
+from kokuban.server.body import read_body
 from kokuban.server.embedding_form import EmbeddingForm
 from kokuban.server.embedding_models import EmbeddingRequest
+from kokuban.server.errors import retold
 from kokuban.server.openai_models import prompt_rows
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
@@ -40,9 +38,7 @@ router = Router(KeyScope.INFER)
 async def embeddings(request: Request) -> Response:
     """One vector for each text or list of token ids."""
     serving = serving_of(request)
-    raw = await read_json(request, serving.settings)
-    body = await parse_body(EmbeddingRequest, raw)
-    check_unknown(request, serving.settings, body)
+    body, num_bytes = await read_body(request, serving.settings, EmbeddingRequest)
     serving.check_model(body.model)
     params = PoolingParams(
         pooling=body.pooling or serving.settings.pooling,
@@ -53,9 +49,9 @@ async def embeddings(request: Request) -> Response:
     record = serving.new_record(request, "embeddings", SamplingParams())
     record.pools = True
     record.scores = params.needs_every_row
-    prompts = await off_loop(partial(_prompts, serving, body), len(raw))
+    prompts = await off_loop(partial(_prompts, serving, body), num_bytes)
     serving.begin(record, prompts, body.cache_salt)
-    deltas = _deltas(
+    deltas = retold(
         embed(
             serving.model.client,
             prompts,
@@ -64,21 +60,17 @@ async def embeddings(request: Request) -> Response:
             priority=body.priority or 0,
             tenant=request.state.tenant,
             cache_scope=body.cache_salt or "",
-        )
+        ),
+        _of_input,
     )
     form = EmbeddingForm(serving.info.model, record, base64=body.encoding_format == "base64")
     return Answer(deltas, form, record, serving.drain)
 
 
-async def _deltas(source: AsyncGenerator[TextDelta]) -> AsyncGenerator[TextDelta]:
-    """The same deltas; what the engine says of a prompt is said of `input`."""
-    async with aclosing(source):
-        try:
-            async for delta in source:
-                yield delta
-        except RequestError as error:
-            error.param = "input"
-            raise
+def _of_input(error: RequestError) -> RequestError:
+    """What the engine says of a prompt is said of `input`."""
+    error.param = "input"
+    return error
 
 
 def _prompts(serving: Serving, body: EmbeddingRequest) -> list[list[int]]:

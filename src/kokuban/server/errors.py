@@ -7,8 +7,9 @@ a 500 without its text, the log gets the traceback.
 
 import json
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -26,6 +27,8 @@ from kokuban.core.errors import (
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+Item = TypeVar("Item")
 
 CLIENT_CLOSED = 499
 """Not sent to anybody: the status in the log and the metrics when the client left first."""
@@ -137,6 +140,18 @@ def _from_starlette(error: HTTPException) -> Failure:
     return Failure(
         error.status_code, ErrorBody(message, kind, None, code), dict(error.headers or {})
     )
+
+
+async def retold(
+    items: AsyncGenerator[Item], tell: Callable[[RequestError], RequestError]
+) -> AsyncGenerator[Item]:
+    """The same items; an error of theirs is told in the words of who asked for them."""
+    async with aclosing(items):
+        try:
+            async for item in items:
+                yield item
+        except RequestError as error:
+            raise tell(error) from None
 
 
 def from_validation(error: "ValidationError") -> RequestError:

@@ -53,7 +53,7 @@ def plan_tools(body: ChatRequest) -> ToolPlan:
     Raises:
         RequestError: `tool_choice` is malformed or names a tool that is not offered.
     """
-    choice = body.tool_choice or "auto"
+    choice = "auto" if body.tool_choice is None else body.tool_choice
     max_calls = 1 if body.parallel_tool_calls is False else None
     if choice in ("none", "auto", "required"):
         mode, names = str(choice), None

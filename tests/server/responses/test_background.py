@@ -253,6 +253,7 @@ async def test_one_that_runs_is_one_of_its_keys_requests_at_the_same_time(stream
 
 async def test_one_that_takes_too_long_fails_and_is_freed() -> None:
     engine = FakeEngine({10: A})
+    engine.pause()
     async with client(served(pieces=PIECES, engine=engine), request_timeout_s=0.05) as http:
         started = await ask(http, background=True)
         answer = await final(http, started["id"])
@@ -260,7 +261,6 @@ async def test_one_that_takes_too_long_fails_and_is_freed() -> None:
     assert answer["status"] == "failed"
     assert answer["error"]["code"] == "server_error"
     assert "within 0.05 s" in answer["error"]["message"]
-    assert answer["output"][0]["content"][0]["text"].startswith("HelloHello")
     await engine.until(running=0)
 
 

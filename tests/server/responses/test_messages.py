@@ -97,6 +97,18 @@ def test_a_call_that_was_cut_off_is_left_out() -> None:
     assert messages[1] == {"role": "assistant", "content": "so"}
 
 
+@pytest.mark.parametrize("arguments", ["{", "nothing", "[1]", '{"a": NaN}', ""])
+def test_a_call_whose_arguments_are_no_object_is_told_without_them(arguments: str) -> None:
+    """A model wrote them so, and the conversation that holds them must go on."""
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
+    result = {"type": "function_call_output", "call_id": "c", "output": "no JSON"}
+
+    said, answered = messages_of(call, result)
+
+    assert said["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    assert answered["content"] == "no JSON"
+
+
 def test_system_messages_at_the_head_become_one() -> None:
     head = [{"role": "system", "content": "b"}, {"role": "developer", "content": "c"}]
 

@@ -15,7 +15,7 @@ from kokuban.server.messages.answers import (
     ThinkingPiece,
     ToolUseBlock,
 )
-from kokuban.server.raw_json import UNREADABLE
+from kokuban.server.raw_json import json_object
 from kokuban.text.parts import CallPart, Part, ReasoningPart, TextPart
 
 _NO_ARGUMENTS = msgspec.Raw(b"{}")
@@ -47,7 +47,7 @@ class OpenBlock:
     @property
     def is_whole_call(self) -> bool:
         """Whether it is a call, and all of its arguments were kept."""
-        return isinstance(self.first, CallPart) and _json_object("".join(self.pieces)) is not None
+        return isinstance(self.first, CallPart) and json_object("".join(self.pieces)) is not None
 
     def empty(self) -> OutputBlock:
         """How a stream opens it."""
@@ -68,7 +68,7 @@ class OpenBlock:
             case ReasoningPart():
                 return ThinkingBlock(thinking=text, signature=SIGNATURE)
             case CallPart(number, name):
-                arguments = _json_object(text) or _NO_ARGUMENTS
+                arguments = json_object(text) or _NO_ARGUMENTS
                 return ToolUseBlock(id=self._call_id(number), name=name or "", input=arguments)
 
     def _call_id(self, number: int) -> str:
@@ -84,12 +84,3 @@ def piece_of(part: Part) -> Piece | None:
             return ThinkingPiece(thinking=text)
         case CallPart(arguments=arguments):
             return InputPiece(partial_json=arguments) if arguments else None
-
-
-def _json_object(text: str) -> msgspec.Raw | None:
-    """A call's arguments as they are; None for those that were cut off."""
-    try:
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except UNREADABLE:
-        return None
-    return msgspec.Raw(text.encode())

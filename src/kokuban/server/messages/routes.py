@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from kokuban.core.errors import RequestError
 from kokuban.server.answer import respond
-from kokuban.server.body import check_unknown, parse_body, read_json
+from kokuban.server.body import read_body
 from kokuban.server.messages.answers import PING, TokenCount
 from kokuban.server.messages.convert import to_chat
 from kokuban.server.messages.form import MessagesForm
@@ -39,12 +39,10 @@ _OUR_SCHEMA = "function.parameters"
 async def messages(request: Request) -> Response:
     """Continue a conversation, in Anthropic's form."""
     serving = serving_of(request)
-    raw = await read_json(request, serving.settings)
-    body = await parse_body(MessagesRequest, raw)
-    check_unknown(request, serving.settings, body)
+    body, num_bytes = await read_body(request, serving.settings, MessagesRequest)
     with _in_their_words():
-        chat = await _chat(serving, body, len(raw))
-        turn = await begin_turn(serving, request, chat, len(raw), api="messages")
+        chat = await _chat(serving, body, num_bytes)
+        turn = await begin_turn(serving, request, chat, num_bytes, api="messages")
     form = MessagesForm(serving, turn.record, turn.params, keeps=asks_to_keep(chat))
     return respond(
         serving, turn.deltas, form, turn.record, stream=bool(chat.stream), keep_alive=PING
@@ -55,15 +53,13 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of such a conversation has. Nothing is computed."""
     serving = serving_of(request)
-    raw = await read_json(request, serving.settings)
-    body = await parse_body(CountRequest, raw)
-    check_unknown(request, serving.settings, body)
+    body, num_bytes = await read_body(request, serving.settings, CountRequest)
     with _in_their_words():
-        chat = await _chat(serving, body, len(raw))
+        chat = await _chat(serving, body, num_bytes)
         if not plan_tools(chat).tools:
             chat.tools = None
     serving.check_model(chat.model)
-    prompt = await serving.encode_chat(chat, len(raw))
+    prompt = await serving.encode_chat(chat, num_bytes)
     return Response(encode(TokenCount(len(prompt))), media_type="application/json")
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from kokuban.server.raw_json import json_object
 from kokuban.server.responses.items import ItemDict
 from kokuban.server.responses.tools import model_name
 
@@ -64,7 +65,7 @@ class _Writer:
                 self._thoughts += _thoughts(item)
             case "function_call":
                 if item.get("status") != "incomplete":  # Cut off, it is no JSON.
-                    self._call(item, item["arguments"])
+                    self._call(item, _arguments(item["arguments"]))
             case "custom_tool_call":
                 self._call(item, json.dumps({"input": item["input"]}, ensure_ascii=False))
             case "function_call_output" | "custom_tool_call_output":
@@ -99,6 +100,12 @@ class _Writer:
             },
         }
         self._answer.setdefault("tool_calls", []).append(call)
+
+
+def _arguments(written: str) -> str:
+    """What the model wrote; none where that is no object, which no template could write again: the
+    conversation goes on, and the result says what was wrong."""
+    return "{}" if json_object(written) is None else written
 
 
 def _content(given: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:

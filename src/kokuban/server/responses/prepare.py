@@ -4,15 +4,13 @@ Nothing of it is kept before there is an answer.
 """
 
 import re
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from kokuban.core.errors import PromptTooLong, RequestError
-from kokuban.engine.generation import TextDelta
 from kokuban.server.errors import HttpError, from_validation
 from kokuban.server.openai_models import ChatRequest
 from kokuban.server.responses.bodies import FINAL, encode_given
@@ -216,16 +214,6 @@ def _response_format(body: ResponseRequest) -> dict[str, Any] | None:
         return {"type": "json_object"}
     given = form.model_dump(by_alias=True, exclude_unset=True)
     return {"type": "json_schema", "json_schema": {k: v for k, v in given.items() if k != "type"}}
-
-
-async def in_our_terms(deltas: AsyncGenerator[TextDelta]) -> AsyncGenerator[TextDelta]:
-    """The same deltas; an error of theirs names this API's field."""
-    async with aclosing(deltas):
-        try:
-            async for delta in deltas:
-                yield delta
-        except RequestError as error:
-            raise in_our_words(error) from None
 
 
 def in_our_words(error: RequestError) -> RequestError:

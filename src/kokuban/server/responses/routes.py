@@ -19,14 +19,14 @@ from starlette.responses import Response
 
 from kokuban.core.errors import RequestError
 from kokuban.server.answer import respond
-from kokuban.server.body import MAX_NAMED, check_unknown, parse_body, read_json
-from kokuban.server.errors import HttpError
+from kokuban.server.body import MAX_NAMED, read_body
+from kokuban.server.errors import HttpError, retold
 from kokuban.server.openai_responses import encode
 from kokuban.server.responses.background import Background, Kept
 from kokuban.server.responses.bodies import InputTokens, ItemList, ResponseDeleted, encode_given
 from kokuban.server.responses.form import ResponseForm
 from kokuban.server.responses.items import as_listed
-from kokuban.server.responses.prepare import Ask, in_our_terms, in_our_words, prepare
+from kokuban.server.responses.prepare import Ask, in_our_words, prepare
 from kokuban.server.responses.replay import replay
 from kokuban.server.responses.request import ResponseRequest
 from kokuban.server.responses.store import Entry, ResponseStore
@@ -65,7 +65,7 @@ async def create_response(request: Request) -> Response:
     except RequestError as error:
         raise in_our_words(error) from None
     form = ResponseForm(serving, ask, turn.record, kept.store, tenant)
-    deltas = in_our_terms(turn.deltas)
+    deltas = retold(turn.deltas, in_our_words)
     if not body.background:
         return respond(serving, deltas, form, turn.record, stream=bool(body.stream))
     run = await kept.background.start(
@@ -165,10 +165,8 @@ async def list_input_items(request: Request, response_id: str) -> Response:
 
 async def _ask(request: Request) -> Ask:
     serving = serving_of(request)
-    raw = await read_json(request, serving.settings)
-    body = await parse_body(ResponseRequest, raw)
-    check_unknown(request, serving.settings, body)
-    ask = await prepare(serving, _kept(request).store, request.state.tenant, body, len(raw))
+    body, num_bytes = await read_body(request, serving.settings, ResponseRequest)
+    ask = await prepare(serving, _kept(request).store, request.state.tenant, body, num_bytes)
     if ask.toolbox.left_out:
         _tell_left_out(request, serving.settings, ask.toolbox.left_out)
     return ask
