@@ -14,6 +14,7 @@ MODEL = "m"
 VOCABULARY = 512
 FEW = 4
 MAX_MARKS = 4
+CUE = "[answer]"
 GRAMMAR = 'start: "a" | "b"'
 _COUNTS = ("n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens")
 _GRAMMARS = ("grammar", "guided_grammar")
@@ -69,6 +70,8 @@ def _words(body: dict[str, Any]) -> None:
     for name in ("prompt", "input"):
         if name in body:
             body[name] = _prompt(body[name])
+    if isinstance(body.get("prompt"), str):
+        body["prompt"] += CUE  # Or the scripted model has nothing to say.
     for name in ("messages", "input"):
         turns = body.get(name)
         if isinstance(turns, list) and turns and all(isinstance(turn, dict) for turn in turns):
@@ -83,11 +86,16 @@ def _prompt(value: Any) -> Any:
         return "p"
     if not isinstance(value, list) or any(isinstance(each, dict) for each in value):
         return value
-    return [_token(each) if isinstance(each, int) else _prompt(each) for each in value]
+    return [_row(each) for each in value]
 
 
-def _token(token_id: int) -> int:
-    return token_id % VOCABULARY
+def _row(value: Any) -> Any:
+    """A text, a token, or the tokens of one prompt."""
+    if isinstance(value, int):
+        return value % VOCABULARY
+    if isinstance(value, list):
+        return [_row(token) for token in value] or [0]
+    return value or "p"
 
 
 def _turn(turn: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ here by name (`docs/api-reference.md`), so that the rest is answered.
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 from kokuban.server.parameter import Fate
@@ -47,8 +48,13 @@ def _resumed_stream(raw: Json) -> None:
 
 
 def _streamed_completion(raw: Json) -> None:
+    event = deepcopy(raw["components"]["schemas"]["CreateCompletionResponse"])
+    choice = event["properties"]["choices"]["items"]["properties"]
+    for place, name in ((event["properties"], "usage"), (choice, "finish_reason")):
+        place[name] = {"anyOf": [place[name], {"type": "null"}]}
+    raw["components"]["schemas"]["StreamedCompletion"] = event
     answer = raw["paths"]["/completions"]["post"]["responses"]["200"]
-    schema = {"$ref": "#/components/schemas/CreateCompletionResponse"}
+    schema = {"$ref": "#/components/schemas/StreamedCompletion"}
     answer["content"]["text/event-stream"] = {"schema": schema}
 
 
@@ -70,7 +76,8 @@ DEVIATIONS = (
     ),
     Deviation(
         "createCompletion",
-        "answers JSON only; with stream=true, which the document offers, it is a stream",
+        "answers JSON only; with stream=true, which the document offers, it is a stream, in which "
+        "usage and finish_reason are null before the end, as in the events of chat",
         _streamed_completion,
     ),
 )
