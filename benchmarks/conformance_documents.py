@@ -139,6 +139,18 @@ def _completed(operation: dict[str, Any]) -> dict[str, Any]:
     return {**operation, "responses": responses, "security": []}
 
 
+_ENDS = frozenset(
+    ("message_stop", "error", "response.completed", "response.incomplete", "response.failed")
+)
+
+
+def is_whole(events: Sequence[bytes]) -> bool:
+    """Whether the last event is one that ends a stream; nothing at all is whole too."""
+    if not events or events[-1] == b"[DONE]":
+        return True
+    return json.loads(events[-1]).get("type") in _ENDS
+
+
 def event_data(body: bytes) -> Sequence[bytes]:
     """The data of each event of a stream, in order. Comments are left out.
 

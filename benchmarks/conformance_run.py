@@ -11,7 +11,7 @@ import httpx
 import requests
 import schemathesis
 from benchmarks.conformance_aim import FEW, aim, plain
-from benchmarks.conformance_documents import KEY_HEADER, STREAM, Document, event_data
+from benchmarks.conformance_documents import KEY_HEADER, STREAM, Document, event_data, is_whole
 from benchmarks.conformance_openai import leave_out
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -220,6 +220,8 @@ class Run:
         row.num_streams += 1
         try:
             events = event_data(body)
+            if not is_whole(events):
+                row.violations.append(f"a stream ends with {events[-1][:200]!r}\n{_shown(case)}")
             for data in events:
                 if data == b"[DONE]":
                     continue
