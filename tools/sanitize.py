@@ -80,9 +80,7 @@ def main() -> None:
         stress = build(name, STRESS) / STRESS
         sys.exit(subprocess.run([stress, str(ROUNDS)], env=for_child(**OPTIONS)).returncode)
     path = package(build(name, "_native"))
-    environment = for_child(
-        **OPTIONS, LD_PRELOAD=runtime(name), PYTHONPATH=f"{path}:{ROOT}", PYTHONMALLOC="malloc"
-    )
+    environment = for_child(**OPTIONS, LD_PRELOAD=runtime(name), PYTHONPATH=f"{path}:{ROOT}")
     if command[0] == "python":
         command[0] = sys.executable
     sys.exit(subprocess.run(command, env=environment, cwd=ROOT).returncode)
