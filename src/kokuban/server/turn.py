@@ -67,6 +67,7 @@ async def begin_turn(
     prompt = await serving.encode_chat(body, num_bytes)
     reader = reader_of(serving, prompt, plan)
     params = await off_loop(partial(reader.bound, params), num_bytes)
+    record.compiles = params.grammar is not None
     context = serving.info.max_context_tokens
     check_num_logprobs(params, [prompt], context, stream=bool(body.stream))
     pins = await chat_pins(serving, body, prompt, num_bytes)
