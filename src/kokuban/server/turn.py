@@ -68,8 +68,7 @@ async def begin_turn(
     reader = reader_of(serving, prompt, plan)
     params = await off_loop(partial(reader.bound, params), num_bytes)
     record.compiles = params.grammar is not None
-    context = serving.info.max_context_tokens
-    check_num_logprobs(params, [prompt], context, stream=bool(body.stream))
+    check_num_logprobs(params, [prompt], serving.info.max_context_tokens, stream=bool(body.stream))
     pins = await chat_pins(serving, body, prompt, num_bytes)
     serving.begin(record, [prompt], body.cache_salt)
     deltas = generate(
