@@ -61,13 +61,16 @@ def package(directory: Path) -> Path:
     return target.parent
 
 
-def runtime(name: str) -> str:
-    """Path of the compiler's sanitizer library."""
-    asked = ["g++", f"-print-file-name={RUNTIMES[name]}"]
-    found = subprocess.check_output(asked, text=True).strip()
-    if not Path(found).is_absolute():
-        sys.exit(f"g++ has no {RUNTIMES[name]}; install its sanitizer libraries (libgcc-dev)")
-    return found
+def runtimes(name: str) -> str:
+    """What is to be preloaded: the sanitizer's library, and the one whose throws it watches."""
+    found = []
+    for library in (RUNTIMES[name], "libstdc++.so.6"):
+        asked = ["g++", f"-print-file-name={library}"]
+        path = subprocess.check_output(asked, text=True).strip()
+        if not Path(path).is_absolute():
+            sys.exit(f"g++ has no {library}; install its sanitizer libraries (libgcc-dev)")
+        found.append(path)
+    return " ".join(found)
 
 
 def main() -> None:
@@ -80,9 +83,7 @@ def main() -> None:
         stress = build(name, STRESS) / STRESS
         sys.exit(subprocess.run([stress, str(ROUNDS)], env=for_child(**OPTIONS)).returncode)
     path = package(build(name, "_native"))
-    environment = for_child(
-        **OPTIONS, LD_PRELOAD=runtime(name), PYTHONPATH=f"{path}:{ROOT}", PYTHONMALLOC="malloc"
-    )
+    environment = for_child(**OPTIONS, LD_PRELOAD=runtimes(name), PYTHONPATH=f"{path}:{ROOT}")
     if command[0] == "python":
         command[0] = sys.executable
     sys.exit(subprocess.run(command, env=environment, cwd=ROOT).returncode)

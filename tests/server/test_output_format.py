@@ -1,17 +1,21 @@
 """What clients say of the form of an answer, and what the engine is told of it."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import httpx
 import jsonschema
 import pytest
-from tests.server.asgi import chat, client_of, complete
+from tests.server.asgi import chat, client, client_of, complete
 from tests.server.fakes import FakeEngine, served
 from tools.bugbank_models import write_attn
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
+from kokuban.core.errors import RequestError
+from kokuban.core.request import Request
+from kokuban.core.step import TokenEvent
 from kokuban.engine.build import build_engine
 from kokuban.engine.engine import Engine
 from kokuban.server.app import create_app
@@ -259,6 +263,28 @@ async def test_a_grammar_that_turns_out_to_be_too_much_is_the_clients_fault(
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "grammar"
     assert "cannot be held to its grammar" in response.json()["error"]["message"]
+
+
+class LateCompiler(FakeEngine):
+    """Finds out after a moment that a grammar cannot be built."""
+
+    async def submit(self, requests: Sequence[Request]) -> AsyncIterator[TokenEvent]:
+        await asyncio.sleep(0.05)
+        raise RequestError("the grammar cannot be built: it is wrong", param="grammar")
+        yield
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_stream_begins_when_its_grammar_is_known_to_be_good(path: str) -> None:
+    """Also where that takes longer than headers wait for a first token."""
+    body = {"model": "m", "regex": "a+", "stream": True, "prompt": "p"}
+    if "chat" in path:
+        body["messages"] = [{"role": "user", "content": body.pop("prompt")}]
+    async with client(served(engine=LateCompiler()), commit_after_s=0) as http:
+        answer = await http.post(path, json=body)
+
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == "regex"
 
 
 async def test_a_grammar_in_gbnf_is_followed(http: httpx.AsyncClient) -> None:

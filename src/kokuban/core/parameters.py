@@ -12,6 +12,8 @@ MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 SEED_BITS = 63
 MOST_TOKENS = 2**62
+GRAMMAR_LIMIT_S = 5.0
+"""How long a request waits for its grammar to be compiled."""
 
 
 class Range(NamedTuple):

@@ -21,10 +21,8 @@ from kokuban.core.errors import (
     ShuttingDown,
     StepFailed,
 )
+from kokuban.core.parameters import GRAMMAR_LIMIT_S
 from kokuban.sampling.grammar import CompiledGrammar
-
-LIMIT_S = 5.0
-"""How long a request waits for its grammar to be compiled."""
 
 MAX_KEPT = 128
 """Grammars that are kept although nobody uses them, the newest ones."""
@@ -59,7 +57,7 @@ class Pending:
 class GrammarStore:
     """Owns the threads that compile. Every method is safe on any thread."""
 
-    def __init__(self, compiler: Compiler, *, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, compiler: Compiler, *, limit_s: float = GRAMMAR_LIMIT_S) -> None:
         self._compiler = compiler
         self._limit_s = limit_s
         self._threads: ThreadPoolExecutor | None = None

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kokuban.core.errors import KokubanError, Overloaded, RequestError, ShuttingDown
+from kokuban.core.parameters import GRAMMAR_LIMIT_S
 from kokuban.engine.generation import TextDelta
 from kokuban.server.errors import Failure, HttpError, failure
 from kokuban.server.life import Connection, Drain, Interruption
@@ -221,12 +222,14 @@ def respond(
     """The response of a route that generates; nothing runs before it is sent."""
     if not stream:
         return Answer(deltas, form, record, serving.drain)
+    # What cannot be compiled is to have a status, however long that takes to be known.
+    compile_s = GRAMMAR_LIMIT_S if record.compiles else 0.0
     return EventStream(
         deltas,
         form,
         record,
         serving.drain,
-        commit_after_s=serving.settings.commit_after_s,
+        commit_after_s=serving.settings.commit_after_s + compile_s,
         ping_s=serving.settings.ping_s,
         keep_alive=keep_alive,
     )

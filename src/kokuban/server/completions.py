@@ -58,6 +58,7 @@ async def completions(request: Request) -> Response:
     params = _params(body, serving.info.vocab_size, wanted)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, "completions", params)
+    record.compiles = params.grammar is not None
     prompts = await off_loop(partial(_prompts, serving, body, params.n), num_bytes)
     ids = [prompt.token_ids for prompt in prompts]
     context = serving.info.max_context_tokens

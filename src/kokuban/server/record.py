@@ -55,6 +55,9 @@ class Record:
     scores: bool = False
     """Whether something is told of every token of the prompt, so that the cache is not read."""
 
+    compiles: bool = False
+    """Whether a grammar may have to be compiled before it can begin."""
+
     pools: bool = False
     """Whether prompts become vectors: there is no first token to wait for."""
 

@@ -67,8 +67,8 @@ async def begin_turn(
     prompt = await serving.encode_chat(body, num_bytes)
     reader = reader_of(serving, prompt, plan)
     params = await off_loop(partial(reader.bound, params), num_bytes)
-    context = serving.info.max_context_tokens
-    check_num_logprobs(params, [prompt], context, stream=bool(body.stream))
+    record.compiles = params.grammar is not None
+    check_num_logprobs(params, [prompt], serving.info.max_context_tokens, stream=bool(body.stream))
     pins = await chat_pins(serving, body, prompt, num_bytes)
     serving.begin(record, [prompt], body.cache_salt)
     deltas = generate(
