@@ -57,8 +57,7 @@ async def begin_turn(
         UnknownModel: another model is asked for.
     """
     serving.check_model(body.model)
-    form = await off_loop(partial(output_form, body), num_bytes)
-    params = _params(serving, body, form)
+    params, form = await read_params(serving, body, num_bytes)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, api, params)
     plan = plan_tools(body)
@@ -93,6 +92,18 @@ async def begin_turn(
         tenant = request.state.tenant
         deltas = pausing(deltas, serving.model.client, n=params.n, tenant=tenant, session=session)
     return Turn(deltas=deltas, record=record, params=params, prompt=prompt)
+
+
+async def read_params(
+    serving: Serving, body: ChatRequest, num_bytes: int
+) -> tuple[SamplingParams, OutputForm | None]:
+    """How the answer is to be chosen, and the form that it is to have.
+
+    Raises:
+        RequestError: a value is out of its range, or the form cannot be followed.
+    """
+    form = await off_loop(partial(output_form, body), num_bytes)
+    return _params(serving, body, form), form
 
 
 def _naming(

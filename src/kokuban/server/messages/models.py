@@ -46,6 +46,12 @@ class Block(Marked):
     is_error: bool | None = None
 
 
+class SystemBlock(Block):
+    """A piece of the system prompt: text."""
+
+    model_config = described(TEXT_BLOCK)
+
+
 class InputMessage(Strict):
     """One turn. Turns of one role that follow each other are one."""
 
@@ -110,7 +116,7 @@ class Conversation(Strict):
     """Beyond Anthropic: the served one where it is left out or empty."""
 
     messages: list[InputMessage] = Field(min_length=1)
-    system: str | list[Block] | None = None
+    system: str | list[SystemBlock] | None = None
     tools: list[InputTool] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None

@@ -20,7 +20,7 @@ from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
 from kokuban.server.tool_choice import plan_tools
-from kokuban.server.turn import begin_turn
+from kokuban.server.turn import begin_turn, read_params
 from kokuban.server.work import INLINE_JSON_BYTES, off_loop
 
 router = Router(KeyScope.INFER)
@@ -51,11 +51,13 @@ async def messages(request: Request) -> Response:
 
 @router.post("/v1/messages/count_tokens")
 async def count_tokens(request: Request) -> Response:
-    """How many tokens the prompt of such a conversation has. Nothing is computed."""
+    """How many tokens the prompt of such a conversation has. Nothing is computed; what /v1/messages
+    would refuse is refused."""
     serving = serving_of(request)
     body, num_bytes = await read_body(request, serving.settings, CountRequest)
     with _in_their_words():
         chat = await _chat(serving, body, num_bytes)
+        await read_params(serving, chat, num_bytes)
         if not plan_tools(chat).tools:
             chat.tools = None
     serving.check_model(chat.model)

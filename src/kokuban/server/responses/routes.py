@@ -35,7 +35,7 @@ from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
 from kokuban.server.settings import ServerSettings
 from kokuban.server.tool_choice import plan_tools
-from kokuban.server.turn import begin_turn
+from kokuban.server.turn import begin_turn, read_params
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
@@ -83,11 +83,13 @@ async def create_response(request: Request) -> Response:
 
 @router.post("/v1/responses/input_tokens")
 async def count_input_tokens(request: Request) -> Response:
-    """Tokens of the input that the same request to /v1/responses would have."""
+    """Tokens of the input that the same request to /v1/responses would have. What would be refused
+    there is refused here."""
     ask = await _ask(request)
     serving = serving_of(request)
     serving.check_model(ask.chat.model)
     try:
+        await read_params(serving, ask.chat, ask.num_bytes)
         if not plan_tools(ask.chat).tools:
             ask.chat.tools = None
         prompt = await serving.encode_chat(ask.chat, ask.num_bytes)
