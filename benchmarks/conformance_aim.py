@@ -154,7 +154,8 @@ def _tools(body: dict[str, Any]) -> None:
 
 def _names(tools: Any) -> Iterator[str]:
     for tool in tools:
-        function = tool.get("function", tool) if isinstance(tool, dict) else {}
+        inner = tool.get("function")
+        function = inner if isinstance(inner, dict) else tool
         if isinstance(name := function.get("name"), str) and name:
             yield name
 
