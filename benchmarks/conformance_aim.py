@@ -153,7 +153,10 @@ def _tools(body: dict[str, Any]) -> None:
 
 
 def _names(tools: Any) -> Iterator[str]:
-    for tool in tools:
+    """Of the tools that are described, not only named."""
+    for tool in tools if isinstance(tools, list) else ():
+        if not isinstance(tool, dict):
+            continue
         inner = tool.get("function")
         function = inner if isinstance(inner, dict) else tool
         if isinstance(name := function.get("name"), str) and name:
