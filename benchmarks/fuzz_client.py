@@ -11,8 +11,8 @@ from benchmarks.fuzz_cases import Ask, Case
 from starlette.applications import Starlette
 
 TIMEOUT_S = 300.0
-"""For one request. Long, since a busy machine is no fault of the server; whatever is not answered
-by then hangs."""
+"""For one request, or between two messages of one that is read slowly. Long, since a busy machine
+is no fault of the server; whatever is not answered by then hangs."""
 
 _POLL_S = 0.02
 _READING_S = 0.02
@@ -65,11 +65,12 @@ class Client:
             else:
                 answer.body += message.get("body", b"")
             if ask.reads_slowly:
+                limit.reschedule(asyncio.get_running_loop().time() + TIMEOUT_S)
                 await asyncio.sleep(_READING_S)
 
         if ask.leaves_after == 0:
             asyncio.get_running_loop().call_later(0.001, gone.set)
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(TIMEOUT_S) as limit:
             await self._app(_scope(ask), receive, send)
         return answer
 
