@@ -61,21 +61,22 @@ class Document:
 
     def problem(self, operation: str, data: Any) -> str | None:
         """What an event of an operation has that no schema allows; None: nothing."""
-        validator = self._validator(f"events of {operation}", self.events_of(operation) or {})
-        found = next(validator.iter_errors(data), None)
-        return None if found is None else f"{found.instance_path}: {found.message[:300]}"
+        return self._first(f"events of {operation}", self.events_of(operation) or {}, data)
 
-    def allows(self, operation: str, body: Any) -> bool:
-        """Whether a body is one that an operation takes."""
+    def wrong(self, operation: str, body: Any) -> str | None:
+        """What a body has that an operation does not take; None: nothing."""
         content = self.operations()[operation]["requestBody"]["content"]
-        validator = self._validator(f"body of {operation}", content["application/json"]["schema"])
-        return bool(validator.is_valid(body))
+        schema = content["application/json"]["schema"]
+        return self._first(f"body of {operation}", schema, body)
 
-    def _validator(self, name: str, schema: dict[str, Any]) -> Any:
+    def _first(self, name: str, schema: dict[str, Any], value: Any) -> str | None:
         if (validator := self._validators.get(name)) is None:
             whole = {**schema, "components": self.raw["components"]}
             validator = self._validators[name] = jsonschema_rs.Draft202012Validator(whole)
-        return validator
+        found = next(validator.iter_errors(value), None)
+        if found is None:
+            return None
+        return f"{found.instance_path}: {found.message[-300:]} by {found.schema_path}"
 
 
 MANY = 6

@@ -193,9 +193,9 @@ class Run:
         is_success = response.status_code < 300
         row.num_allowed += is_positive
         row.num_answered += is_positive and is_success
-        if not is_positive and is_success and not self._is_allowed(row.name, case.body):
+        if not is_positive and is_success and (wrong := self._wrong(row.name, case.body)):
             row.num_lenient += 1
-            row.violations.append(f"answered, though no schema allows it\n{_shown(case)}")
+            row.violations.append(f"answered, though no schema allows it: {wrong}\n{_shown(case)}")
         if is_positive and response.status_code >= 400:
             row.refusals[reason(response.status_code, response.content)] += 1
         is_stream = response.headers.get("content-type", [""])[0].startswith(STREAM)
@@ -211,9 +211,9 @@ class Run:
         if is_stream:
             self._judge(row, case, response.content)
 
-    def _is_allowed(self, operation: str, body: Any) -> bool:
-        """Whether it is only more than `narrowed` lets through."""
-        return isinstance(body, dict) and self.document.allows(operation, body)
+    def _wrong(self, operation: str, body: Any) -> str | None:
+        """What a body has that is not only more than `narrowed` lets through."""
+        return self.document.wrong(operation, body) if isinstance(body, dict) else "no object"
 
     def _judge(self, row: Row, case: Case, body: bytes) -> None:
         """Each event of a stream, and how it ends."""
