@@ -44,23 +44,8 @@ app = Group(
         ),
     },
     help="An LLM inference engine and server that shows its work.",
-    params=[
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=lambda context, _option, wanted: _show_version(context, wanted),
-            help="Show the version.",
-        )
-    ],
 )
-
-
-def _show_version(context: click.Context, wanted: bool) -> None:
-    if wanted:
-        click.echo(f"kokuban {__version__}")
-        context.exit()
+click.version_option(__version__, message="kokuban %(version)s", help="Show the version.")(app)
 
 
 def main() -> None:
