@@ -1,7 +1,7 @@
 """How long tools take, learned from the pauses of each tenant's sessions."""
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 UNKNOWN_S = 5.0
 """What a tool is expected to take of which nothing is known."""
@@ -33,18 +33,11 @@ class Durations:
         Tools that have not run together before take as long as the slowest of them alone; UNKNOWN_S
         if one of them is new.
         """
+        from statistics import median  # A hundredth of a start, which has no pauses yet.
+
         if (known := self._seen.get((tenant, tuple(tools)))) is not None:
-            return _median(known)
+            return median(known)
         alone = [self._seen.get((tenant, (tool,))) for tool in tools]
         if not alone or None in alone:
             return UNKNOWN_S
-        return max(_median(known) for known in alone if known is not None)
-
-
-def _median(values: Iterable[float]) -> float:
-    """Not the standard library's: importing `statistics` would be a hundredth of a start."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) / 2
+        return max(median(known) for known in alone if known is not None)
