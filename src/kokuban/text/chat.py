@@ -43,6 +43,7 @@ RESERVED = frozenset(
     }
 )  # fmt: skip
 """Names that `chat_template_kwargs` must not set."""
+
 _FAILURES = (
     jinja2.TemplateError,
     ArithmeticError,
