@@ -57,13 +57,10 @@ async def begin_turn(
         UnknownModel: another model is asked for.
     """
     serving.check_model(body.model)
-    params, form = await read_params(serving, body, num_bytes)
+    params, form = await _read_params(serving, body, num_bytes)
     session = session_of(request, body.prompt_cache_key)
     record = serving.new_record(request, api, params)
-    plan = plan_tools(body)
-    if not plan.tools:
-        body.tools = None
-    prompt = await serving.encode_chat(body, num_bytes)
+    plan, prompt = await _write_prompt(serving, body, num_bytes)
     reader = reader_of(serving, prompt, plan)
     params = await off_loop(partial(reader.bound, params), num_bytes)
     record.compiles = params.grammar is not None
@@ -94,16 +91,33 @@ async def begin_turn(
     return Turn(deltas=deltas, record=record, params=params, prompt=prompt)
 
 
-async def read_params(
+async def count_prompt(serving: Serving, body: ChatRequest, num_bytes: int) -> int:
+    """Tokens of the prompt that `begin_turn` would compute. What that refuses of a body is refused.
+
+    Arguments and errors are those of `begin_turn`.
+    """
+    serving.check_model(body.model)
+    await _read_params(serving, body, num_bytes)
+    _, prompt = await _write_prompt(serving, body, num_bytes)
+    return len(prompt)
+
+
+async def _read_params(
     serving: Serving, body: ChatRequest, num_bytes: int
 ) -> tuple[SamplingParams, OutputForm | None]:
-    """How the answer is to be chosen, and the form that it is to have.
-
-    Raises:
-        RequestError: a value is out of its range, or the form cannot be followed.
-    """
+    """How the answer is to be chosen, and the form that it is to have."""
     form = await off_loop(partial(output_form, body), num_bytes)
     return _params(serving, body, form), form
+
+
+async def _write_prompt(
+    serving: Serving, body: ChatRequest, num_bytes: int
+) -> tuple[ToolPlan, list[int]]:
+    """What is done with the tools, and the ids of a prompt with those that are offered."""
+    plan = plan_tools(body)
+    if not plan.tools:
+        body.tools = None
+    return plan, await serving.encode_chat(body, num_bytes)
 
 
 def _naming(

@@ -19,8 +19,7 @@ from kokuban.server.pins import asks_to_keep
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
-from kokuban.server.tool_choice import plan_tools
-from kokuban.server.turn import begin_turn, read_params
+from kokuban.server.turn import begin_turn, count_prompt
 from kokuban.server.work import INLINE_JSON_BYTES, off_loop
 
 router = Router(KeyScope.INFER)
@@ -57,12 +56,8 @@ async def count_tokens(request: Request) -> Response:
     body, num_bytes = await read_body(request, serving.settings, CountRequest)
     with _in_their_words():
         chat = await _chat(serving, body, num_bytes)
-        await read_params(serving, chat, num_bytes)
-        if not plan_tools(chat).tools:
-            chat.tools = None
-    serving.check_model(chat.model)
-    prompt = await serving.encode_chat(chat, num_bytes)
-    return Response(encode(TokenCount(len(prompt))), media_type="application/json")
+        num_tokens = await count_prompt(serving, chat, num_bytes)
+    return Response(encode(TokenCount(num_tokens)), media_type="application/json")
 
 
 @contextmanager

@@ -34,8 +34,7 @@ from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
 from kokuban.server.serving import Serving, serving_of
 from kokuban.server.settings import ServerSettings
-from kokuban.server.tool_choice import plan_tools
-from kokuban.server.turn import begin_turn, read_params
+from kokuban.server.turn import begin_turn, count_prompt
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
@@ -87,15 +86,11 @@ async def count_input_tokens(request: Request) -> Response:
     there is refused here."""
     ask = await _ask(request)
     serving = serving_of(request)
-    serving.check_model(ask.chat.model)
     try:
-        await read_params(serving, ask.chat, ask.num_bytes)
-        if not plan_tools(ask.chat).tools:
-            ask.chat.tools = None
-        prompt = await serving.encode_chat(ask.chat, ask.num_bytes)
+        num_tokens = await count_prompt(serving, ask.chat, ask.num_bytes)
     except RequestError as error:
         raise in_our_words(error) from None
-    return _json(encode(InputTokens(input_tokens=len(prompt))))
+    return _json(encode(InputTokens(input_tokens=num_tokens)))
 
 
 @router.get("/v1/responses/{response_id}")
