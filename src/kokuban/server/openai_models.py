@@ -88,14 +88,10 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class SamplingFields(CacheFields):
-    """What chat and completions have in common."""
+class TokenFields(CacheFields):
+    """How tokens are chosen, and when that ends: what chat, completions and responses have in
+    common."""
 
-    model: str | None = of("model")
-    stream: bool | None = of("stream")
-    stream_options: StreamOptions | None = of("stream_options")
-    n: int | None = of("n")
-    max_tokens: int | None = of("max_tokens")
     min_tokens: int | None = of("min_tokens")
     temperature: float | None = of("temperature")
     top_p: float | None = of("top_p")
@@ -107,12 +103,24 @@ class SamplingFields(CacheFields):
     logit_bias: dict[str, float] | None = of("logit_bias")
     seed: int | None = of("seed")
     stop: str | list[StopText] | None = of("stop")
+    ignore_eos: bool | None = of("ignore_eos")
+    structured_outputs: StructuredOutputs | None = of("structured_outputs")
+    priority: int | None = of("priority")
+    cache_salt: str | None = of("cache_salt")
+
+
+class SamplingFields(TokenFields):
+    """What chat and completions have in common."""
+
+    model: str | None = of("model")
+    stream: bool | None = of("stream")
+    stream_options: StreamOptions | None = of("stream_options")
+    n: int | None = of("n")
+    max_tokens: int | None = of("max_tokens")
     stop_token_ids: list[TokenId] | None = of("stop_token_ids")
     include_stop_str_in_output: bool | None = of("include_stop_str_in_output")
-    ignore_eos: bool | None = of("ignore_eos")
     skip_special_tokens: bool | None = of("skip_special_tokens")
     response_format: ResponseFormat | None = of("response_format")
-    structured_outputs: StructuredOutputs | None = of("structured_outputs")
     guided_json: SchemaOrText | None = of("guided_json")
     guided_regex: str | None = of("guided_regex")
     guided_choice: list[str] | None = of("guided_choice")
@@ -121,9 +129,7 @@ class SamplingFields(CacheFields):
     grammar: str | None = of("grammar")
     regex: str | None = of("regex")
     choice: list[str] | None = of("choice")
-    priority: int | None = of("priority")
     user: str | None = of("user")
-    cache_salt: str | None = of("cache_salt")
     return_token_ids: bool | None = of("return_token_ids")
 
     @field_validator("stop", mode="after")

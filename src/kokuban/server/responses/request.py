@@ -10,8 +10,8 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from kokuban.core.errors import RequestError
 from kokuban.core.parameters import MAX_LOGPROBS
-from kokuban.server.cache_models import CacheFields, Strict
-from kokuban.server.openai_models import StopText
+from kokuban.server.cache_models import Strict
+from kokuban.server.openai_models import TokenFields
 from kokuban.server.output_format import FORM_FIELDS
 from kokuban.server.parameters import of
 from kokuban.server.parameters_served import MAX_TOOLS
@@ -23,7 +23,6 @@ from kokuban.server.schema_parts import (
     SOME_TOOLS,
     TEXT_FORMAT,
     ResponseToolChoice,
-    StructuredOutputs,
     described,
 )
 
@@ -101,7 +100,7 @@ class ResponseStreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class ResponseRequest(CacheFields):
+class ResponseRequest(TokenFields):
     """The body of /v1/responses, and of /v1/responses/input_tokens."""
 
     model_config = described(RESPONSE_INPUT, BACKGROUND, SOME_TOOLS)
@@ -123,8 +122,6 @@ class ResponseRequest(CacheFields):
     """Counts the calls of built-in tools, of which there are none."""
 
     max_output_tokens: int | None = Field(None, ge=1, le=2**62)
-    temperature: float | None = of("temperature")
-    top_p: float | None = of("top_p")
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
@@ -136,21 +133,8 @@ class ResponseRequest(CacheFields):
     user: str | None = None
     safety_identifier: str | None = Field(None, max_length=64)
 
-    # Beyond OpenAI, as in the other generating routes.
-    top_k: int | None = of("top_k")
-    min_p: float | None = of("min_p")
-    presence_penalty: float | None = of("presence_penalty")
-    frequency_penalty: float | None = of("frequency_penalty")
-    repetition_penalty: float | None = of("repetition_penalty")
-    logit_bias: dict[str, float] | None = of("logit_bias")
-    seed: int | None = of("seed")
-    stop: str | list[StopText] | None = of("stop")
-    min_tokens: int | None = of("min_tokens")
-    ignore_eos: bool | None = of("ignore_eos")
-    priority: int | None = of("priority")
-    cache_salt: str | None = of("cache_salt")
     chat_template_kwargs: dict[str, Any] | None = of("chat_template_kwargs")
-    structured_outputs: StructuredOutputs | None = of("structured_outputs")
+    """Beyond OpenAI, as are most of `TokenFields`."""
 
     @model_validator(mode="after")
     def _served(self) -> "ResponseRequest":
