@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kokuban import _native
 from kokuban.core.config import KV_DTYPES, kv_head_bytes
@@ -54,6 +55,19 @@ def median_s(call: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
+def scattered_tables(
+    rng: np.random.Generator, blocks: list[int], num_shared: int
+) -> NDArray[np.int32]:
+    """Block tables of requests with so many blocks each, which lie anywhere in the pool; the first
+    `num_shared` of all are those of the first request."""
+    tables = np.full((len(blocks), max(blocks)), -1, np.int32)
+    ids = iter(rng.permutation(sum(blocks)))
+    for request, count in enumerate(blocks):
+        tables[request, :count] = [next(ids) for _ in range(count)]
+    tables[1:, :num_shared] = tables[0, :num_shared]
+    return tables
+
+
 def step(
     shape: Shape, args: argparse.Namespace, contexts: list[int], tokens: int, shared: int = 0
 ) -> Callable[[], None]:
@@ -71,16 +85,9 @@ def step(
     rng = np.random.default_rng(7)
     blocks = [-(-context // args.block_size) for context in contexts]
     storage = KvStorage(layout, sum(blocks))
-    storage.blocks[:] = layout.pack(
-        *rng.standard_normal((2, 1, shape.num_kv_heads, args.block_size, shape.head_dim)).astype(
-            np.float32
-        )
-    )
-    tables = np.full((len(contexts), max(blocks)), -1, np.int32)
-    ids = iter(rng.permutation(sum(blocks)))
-    for request, count in enumerate(blocks):
-        tables[request, :count] = [next(ids) for _ in range(count)]
-    tables[1:, : shared // args.block_size] = tables[0, : shared // args.block_size]
+    sides = rng.standard_normal((2, 1, shape.num_kv_heads, args.block_size, shape.head_dim))
+    storage.blocks[:] = layout.pack(*sides.astype(np.float32))
+    tables = scattered_tables(rng, blocks, shared // args.block_size)
     batch = AttentionBatch(
         np.arange(len(contexts) + 1, dtype=np.int32) * tokens, np.array(contexts, np.int32), tables
     )

@@ -21,18 +21,7 @@ from kokuban.weights.quant_types import TensorType
 from kokuban.weights.quantize import quantize
 
 GGUF_KINDS = ("flip", "field", "field", "field", "text", "cut", "splice", "key", "data")
-HF_KINDS = (
-    "header",
-    "header",
-    "header",
-    "entry",
-    "entry",
-    "entry",
-    "length",
-    "cut",
-    "config",
-    "side",
-)
+HF_KINDS = (*("header", "entry") * 3, "length", "cut", "config", "side")
 
 NUMBERS = (
     0, 1, 2, 3, 7, 8, 9, 31, 32, 63, 64, 65, 255, 256, 2**15, 2**16, 2**20, 2**24, 2**27, 2**30,
