@@ -20,5 +20,6 @@ void bind_sampling(nb::module_& module);
 void bind_program(nb::module_& module);
 void bind_peak(nb::module_& module);
 void bind_merges(nb::module_& module);
+void bind_strings(nb::module_& module);
 
 }  // namespace kokuban

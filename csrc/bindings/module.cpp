@@ -12,4 +12,5 @@ NB_MODULE(_native, module) {
     kokuban::bind_program(module);
     kokuban::bind_peak(module);
     kokuban::bind_merges(module);
+    kokuban::bind_strings(module);
 }

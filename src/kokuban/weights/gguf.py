@@ -15,12 +15,12 @@ Source: ggml's docs/gguf.md.
 
 import math
 import struct
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 from kokuban.core.errors import ModelError
+from kokuban.kernels.strings import read_strings, skip_strings
 from kokuban.weights.mapped import MappedFile, TensorInfo, overlap
 from kokuban.weights.quant_types import TensorType, supported_types, type_name
 
@@ -64,23 +64,15 @@ class StringArray(Sequence[str]):
     Bytes that are not UTF-8 decode to U+FFFD.
     """
 
-    def __init__(self, buffer: Any, start: int, end: int, count: int) -> None:
+    def __init__(self, buffer: Any, start: int, count: int) -> None:
         self._buffer = buffer
         self._start = start
-        self._end = end
         self._count = count
         self._decoded: list[str] | None = None
 
     def _strings(self) -> list[str]:
         if self._decoded is None:
-            raw = self._buffer[self._start : self._end]  # One copy: slices of bytes are faster.
-            position, decoded = 0, []
-            length_at = struct.Struct("<Q").unpack_from
-            for _ in range(self._count):
-                start = position + 8
-                position = start + length_at(raw, position)[0]
-                decoded.append(raw[start:position].decode("utf-8", "replace"))
-            self._decoded = decoded
+            self._decoded = read_strings(self._buffer, self._start, self._count)
         return self._decoded
 
     def __len__(self) -> int:
@@ -167,23 +159,18 @@ class _Cursor:
         return name
 
     def string_array(self, count: int, what: str) -> StringArray:
-        """Step over the strings. The loop is the cost of opening a file: it makes no object."""
+        """Step over the strings."""
         if count > min(MAX_STRINGS, self.remaining // 8):
             raise self.fail(
                 f"{what} claims {count} strings; at most {MAX_STRINGS} are read and "
                 f"{self.remaining} bytes are left"
             )
-        start = position = self.position
-        length_at, buffer = struct.Struct("<Q").unpack_from, self.buffer
+        start = self.position
         try:
-            for _ in range(count):
-                position += 8 + length_at(buffer, position)[0]
-        except (struct.error, OverflowError):
-            position = sys.maxsize
-        if position > len(buffer):
-            raise self.fail(f"a string of {what} reaches past the end of the file")
-        self.position = position
-        return StringArray(buffer, start, position, count)
+            self.position = skip_strings(self.buffer, start, count)
+        except IndexError:
+            raise self.fail(f"a string of {what} reaches past the end of the file") from None
+        return StringArray(self.buffer, start, count)
 
 
 def _read_header(cursor: _Cursor) -> tuple[int, int, int]:
