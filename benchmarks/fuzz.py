@@ -35,6 +35,7 @@ from tools.bugbank_models import write_chain
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.engine.build import Engine, build_engine
 from kokuban.engine.core import EngineCore
+from kokuban.observe.memory import settle_heap
 from kokuban.server.app import FIRST_MODULES, create_app
 from kokuban.server.description import describe
 from kokuban.server.faces import MODULES
@@ -374,6 +375,7 @@ def main() -> None:
     parser.add_argument("--case", type=int, help="run the case of this seed and show it")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
+    settle_heap()  # As `kokuban serve` does.
     with engine() as built:
         if arguments.case is not None:
             asyncio.run(show_case(built, arguments.case))

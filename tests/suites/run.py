@@ -27,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 TEST_S = 150
 SUITE_S = 3600
 LLAMA_CPP_KEY = "sk-this-is-the-secret-key"
+VLLM_KEY = "test"
 LLAMA_CPP_ALIASES = (
     "tinyllama-2", "test", "gpt-3.5-turbo", "gpt-3.5-turbo-instruct", "davinci-002",
     "text-embedding-3-small", "gpt-4.1",
@@ -96,7 +97,7 @@ def llama_cpp(source: Path, root: Path) -> list[Suite]:
 
 
 def vllm(source: Path, root: Path) -> list[Suite]:
-    """Those files of the entrypoints that speak to a server."""
+    """Those files of the entrypoints that speak to a server; that of keys apart."""
     tests = root / "tests"
     for name in ("entrypoints", "tool_use"):
         shutil.copytree(source / name, tests / name)
@@ -109,13 +110,14 @@ def vllm(source: Path, root: Path) -> list[Suite]:
     files = [*kept, *(tests / name for name in VLLM_FILES)]
     texts = [path.read_text() for path in (*files, *tests.glob("tool_use/utils.py"))]
     names = {name for text in texts for name in NAME.findall(text)}
-    return [
-        Suite(
-            root, [str(path.relative_to(root)) for path in files], [*sorted(names), *VLLM_ALIASES],
-            serve=("--vllm-metrics",),
-            options=("--target", "{url}", "--asyncio-mode", "auto"), environment=("PYTHONPATH=.",),
-        )
-    ]  # fmt: skip
+    common = Suite(
+        root, [str(path.relative_to(root)) for path in files], [*sorted(names), *VLLM_ALIASES],
+        serve=("--vllm-metrics",), options=("--target", "{url}", "--asyncio-mode", "auto"),
+        environment=("PYTHONPATH=.",),
+    )  # fmt: skip
+    keys = "tests/entrypoints/serve/middleware/test_optional_middleware.py"
+    with_key = (*common.serve, "--api-key", VLLM_KEY)
+    return [common, replace(common, files=[keys], serve=with_key)]
 
 
 def run(suite: Suite, python: Path, model: Path, only: str) -> dict[str, Counter[str]]:

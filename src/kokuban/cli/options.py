@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from kokuban.cli.commands import Argument, Option
 from kokuban.core.config import Eviction, KvDtype, RuntimeConfig, SchedulerConfig, parse_bytes
 from kokuban.core.errors import ConfigError
-from kokuban.observe.memory import settle_garbage
+from kokuban.observe.memory import settle_garbage, settle_heap
 
 if TYPE_CHECKING:
     from kokuban.engine.engine import Engine
@@ -230,6 +230,7 @@ def open_engine(
     scheduler, runtime = options.scheduler(), options.runtime()
     if options.engine not in ("thread", "process"):
         raise ConfigError(f"engine={options.engine} is none of thread, process")
+    settle_heap()
     opening = _open_thread if options.engine == "thread" else _open_process
     engine = opening(options, scheduler, runtime, meanwhile)
     settle_garbage()

@@ -26,7 +26,7 @@ from kokuban.core.errors import KokubanError
 from kokuban.engine.process import wire
 from kokuban.engine.process.outbox import HEARTBEAT_S, Outbox
 from kokuban.observe.logs import set_up_logging
-from kokuban.observe.memory import settle_garbage
+from kokuban.observe.memory import settle_garbage, settle_heap
 
 if TYPE_CHECKING:
     from kokuban.engine.process.service import Service
@@ -56,6 +56,7 @@ def main(build: Build | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # Until all is built: see `settle_garbage`.
+    settle_heap()
     parent = os.getppid()
     _die_with(parent)
     start = _read_start(sys.stdin.buffer)
