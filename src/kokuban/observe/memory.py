@@ -1,4 +1,4 @@
-"""Memory of a process that lives long: what the interpreter collects, what the C heap gives back."""
+"""Memory of a process that lives long: what is collected, and what the C heap gives back."""
 
 import ctypes
 import gc
@@ -35,4 +35,4 @@ def settle_heap() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
         return False
-    return all([mallopt(option, value) == 1 for option, value in HEAP_OPTIONS.items()])
+    return all(mallopt(option, value) == 1 for option, value in HEAP_OPTIONS.items())

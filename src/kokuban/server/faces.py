@@ -4,12 +4,15 @@ Importing this module takes as long as packing a small model. So nothing but `ap
 when the server listens already or when the first request for one of these routes has come.
 """
 
+import logging
+
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kokuban.core.errors import ModelError
 from kokuban.server import (
     admin,
     chat,
@@ -28,7 +31,9 @@ from kokuban.server.responses import routes as responses
 from kokuban.server.responses.request import ResponseRequest
 from kokuban.server.routes import Router
 from kokuban.server.scopes import KeyScope
-from kokuban.server.serving import serving_of
+from kokuban.server.serving import Serving, serving_of
+
+_log = logging.getLogger(__name__)
 
 MODULES = (
     chat,
@@ -48,6 +53,7 @@ MODULES = (
 def add_faces(app: Starlette) -> None:
     """Give an application these routes, and the document of all that it has."""
     _build_validators()
+    _compile_template(app.state.serving)
     app.state.responses = responses.new_kept(app.state.serving)
     routes = [route for module in MODULES for route in module.router.routes]
     described = [route for route in (*app.routes, *routes) if isinstance(route, Route)]
@@ -59,6 +65,14 @@ def _build_validators() -> None:
     bodies = (ChatRequest, CompletionRequest, ResponseRequest, EmbeddingRequest, MessagesRequest)
     for body in bodies:
         body.model_rebuild()
+
+
+def _compile_template(serving: Serving) -> None:
+    """The model's, so that no first chat has to; one that is wrong takes chat away, no more."""
+    try:
+        serving.chat_template.load()
+    except ModelError as error:
+        _log.error("%s; every chat is refused, completions are not", error)
 
 
 def _description(routes: list[Route]) -> Router:

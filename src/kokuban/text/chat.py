@@ -14,18 +14,19 @@ import datetime as dt
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self
-
-import jinja2
+from typing import TYPE_CHECKING, Any, Self
 
 from kokuban.core.errors import ModelError, RequestError, TemplateError
 from kokuban.text.answer_parser import AnswerStyle, style_of_template
 from kokuban.text.masking import SpecialMask
 from kokuban.text.messages import Message, normalise
-from kokuban.text.sandbox import MAX_CHARS, Clock, Sandbox, TooMuchWork, counting
 from kokuban.text.tokenizer import Tokenizer
-from kokuban.text.tool_prompt import Abilities, abilities_of, filled, written_out
+from kokuban.text.tool_prompt import filled, written_out
 from kokuban.text.validate import check_json
+
+if TYPE_CHECKING:
+    from kokuban.text.compiled import CompiledTemplate
+    from kokuban.text.sandbox import Clock
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,15 +45,6 @@ RESERVED = frozenset(
 )  # fmt: skip
 """Names that `chat_template_kwargs` must not set."""
 
-_FAILURES = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
 _PROBE = "kokuban"
 # Letters of Linear A, as the masks, from another part of the block.
 _END_MARKS = tuple(chr(code) for code in range(0x10700, 0x10737))
@@ -67,8 +59,7 @@ class ChatTemplate:
         named: other templates by name; "tool_use" is taken when there are tools.
         now: the clock of `strftime_now`.
 
-    Raises:
-        ModelError: a template cannot be parsed.
+    A template that cannot be parsed is told by `load`, and by every chat that needs it.
     """
 
     def __init__(
@@ -77,7 +68,7 @@ class ChatTemplate:
         tokenizer: Tokenizer,
         *,
         named: Mapping[str, str] | None = None,
-        now: Clock = dt.datetime.now,
+        now: "Clock" = dt.datetime.now,
     ) -> None:
         if source is None:
             _LOG.warning("the model has no chat template; ChatML is used, which it may not know")
@@ -85,12 +76,31 @@ class ChatTemplate:
         self.source = CHATML if source is None else source
         self._tokenizer = tokenizer
         self._mask = SpecialMask(tokenizer.special_texts)
-        sandbox = Sandbox(now)
-        self._template = _Compiled(sandbox, self.source)
-        tool_use = (named or {}).get("tool_use")
-        self._tool_template = self._template if tool_use is None else _Compiled(sandbox, tool_use)
-        self.style = style_of_template(self._tool_template.source)
+        self._tool_source = (named or {}).get("tool_use", self.source)
+        self._now = now
+        self.style = style_of_template(self._tool_source)
         """How answers to its prompts are written."""
+
+    def load(self) -> None:
+        """Compile the template, unless that was done; else the first chat does it.
+
+        Raises:
+            ModelError: it cannot be parsed.
+        """
+        _ = self._compiled
+
+    @cached_property
+    def _compiled(self) -> "tuple[CompiledTemplate, CompiledTemplate]":
+        """The template without tools, and with them."""
+        # Jinja is a twentieth of what a start imports, and no start needs it.
+        from kokuban.text.compiled import CompiledTemplate
+        from kokuban.text.sandbox import Sandbox
+
+        sandbox = Sandbox(self._now)
+        plain = CompiledTemplate(sandbox, self.source)
+        if self._tool_source == self.source:
+            return plain, plain
+        return plain, CompiledTemplate(sandbox, self._tool_source)
 
     def with_style(self, style: AnswerStyle) -> Self:
         """The same template, for a model that writes in another way than is guessed."""
@@ -161,6 +171,12 @@ class ChatTemplate:
         )
         return text if character is None else self._mask.unmask(text, character)
 
+    def _for(self, tools: object) -> "CompiledTemplate":
+        try:
+            return self._compiled[bool(tools)]
+        except ModelError as error:
+            raise TemplateError(f"{error}; send a prompt without it", param="messages") from error
+
     def _rendered(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -177,7 +193,7 @@ class ChatTemplate:
                 "add_generation_prompt to false",
                 param="continue_final_message",
             )
-        template = self._tool_template if tools else self._template
+        template = self._for(tools)
         checked = normalise(messages, keep_developer=template.knows_developer)
         tools = check_json(tools, "tools") or None
         variables: dict[str, Any] = {
@@ -198,64 +214,7 @@ class ChatTemplate:
         return template.render(variables), character
 
 
-class _Compiled:
-    """One template, and what was found out about it."""
-
-    def __init__(self, sandbox: Sandbox, source: str) -> None:
-        self.source = source
-        try:
-            self._template = sandbox.from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
-            where = (
-                f" (line {error.lineno})" if isinstance(error, jinja2.TemplateSyntaxError) else ""
-            )
-            raise ModelError(f"the chat template cannot be read: {error}{where}") from error
-        self.knows_developer = "developer" in source
-        self._wants_parts = False
-        self._wants_parts = self._ignores_text()
-        self._abilities: Abilities | None = None
-
-    def find_abilities(self) -> Abilities:
-        """What of a conversation with tools it writes; found out at the first time."""
-        if self._abilities is None:
-            self._abilities = abilities_of(self.render)
-        return self._abilities
-
-    def render(self, variables: Mapping[str, Any]) -> str:
-        """The text that the template makes.
-
-        Raises:
-            TemplateError: with the template's own message where it has one.
-        """
-        if self._wants_parts:
-            messages = [_with_parts(message) for message in variables["messages"]]
-            variables = {**variables, "messages": messages}
-        pieces: list[str] = []
-        num_chars = 0
-        try:
-            with counting():
-                for piece in self._template.generate(variables):
-                    pieces.append(piece)
-                    num_chars += len(piece)
-                    if num_chars > MAX_CHARS:
-                        raise TooMuchWork(f"the prompt is above {MAX_CHARS} characters")
-        except _FAILURES as error:
-            raise TemplateError(
-                f"the chat template refused the messages: {_reason(error)}", param="messages"
-            ) from error
-        return "".join(pieces)
-
-    def _ignores_text(self) -> bool:
-        message = {"role": "user", "content": _PROBE}
-        try:
-            if _PROBE in self.render({"messages": [message]}):
-                return False
-            return _PROBE in self.render({"messages": [_with_parts(message)]})
-        except TemplateError:
-            return False  # It refuses a lone message; most templates read text.
-
-
-def _render_open(template: _Compiled, variables: dict[str, Any]) -> str:
+def _render_open(template: "CompiledTemplate", variables: dict[str, Any]) -> str:
     """The prompt up to the end of the last message.
 
     The place is found by rendering a second time with a mark behind the message: what follows the
@@ -293,15 +252,5 @@ def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     return checked
 
 
-def _with_parts(message: Mapping[str, Any]) -> Message:
-    return {**message, "content": [{"type": "text", "text": message["content"]}]}
-
-
 def _piece(tokenizer: Tokenizer, token_id: int | None) -> str:
     return "" if token_id is None else tokenizer.piece_of(token_id) or ""
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, jinja2.TemplateError | TypeError | ValueError) and str(error):
-        return str(error)
-    return f"{type(error).__name__}: {error}"

@@ -48,6 +48,7 @@ def test_the_server_and_the_engine_are_among_them(loaded: set[str]) -> None:
         "fastapi",
         "httpx",
         "huggingface_hub",
+        "jinja2",
         "jsonschema",
         "kokuban.bench",
         "kokuban.cli.bench",

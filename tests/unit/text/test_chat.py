@@ -358,8 +358,12 @@ def test_a_model_without_template_gets_chatml_and_a_warning(
 
 
 def test_a_template_that_cannot_be_parsed_is_the_models_fault() -> None:
+    template = ChatTemplate("a\n{% if %}", TOKENIZER)
+
     with pytest.raises(ModelError, match=r"cannot be read.*line 2"):
-        ChatTemplate("a\n{% if %}", TOKENIZER)
+        template.load()
+    with pytest.raises(TemplateError, match=r"cannot be read.*line 2.*send a prompt without it"):
+        template.render_chat([USER])
 
 
 def test_the_clock_is_the_one_that_was_given() -> None:
