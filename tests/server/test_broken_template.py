@@ -28,4 +28,5 @@ async def test_chat_is_refused_with_the_place_and_the_way_out_and_completions_ar
     assert chat.json()["error"]["param"] == "messages"
     for answer in (chat, again):
         message = answer.json()["error"]["message"]
-        assert "cannot be read" in message and "send a prompt without it" in message
+        assert "cannot be read" in message
+        assert "send a prompt without it" in message
