@@ -47,7 +47,7 @@ CONCURRENCY = 48
 IDLE_S = 120.0
 """In which everything must have ended when nobody asks for anything any more."""
 
-MAX_GROWTH_MIB = 24.0
+MAX_GROWTH_MIB = 16.0
 """Since the third tenth, when what is bounded (explanations, responses, grammars) is full."""
 
 LEAST_GOOD = 0.05
@@ -61,6 +61,9 @@ SCRIPT = {
 
 BOUNDS: Mapping[str, Any] = {"explain_requests": 64, "response_store_bytes": 2**20}
 """What is kept of past requests, small enough to be full soon."""
+
+KV_EVENTS = 1024
+"""Kept by the engine, for the same reason."""
 
 
 class Neighbours:
@@ -215,6 +218,7 @@ async def fuzz(
     """Run the cases of `num_cases` seeds, beside so many streams, and check the engine."""
     report = Report()
     make = case_maker()
+    await built.client._ask(_keep_few_events)
     async with _watched(report), target(built) as tried:
         neighbours = Neighbours(Client(tried.apps["open"]), num_streams, stream_tokens)
         seeds = iter(range(seed * 10**9, seed * 10**9 + num_cases))
@@ -315,6 +319,11 @@ def _hardly_tried(paths: Counter[tuple[str, int]]) -> Iterator[str]:
 
 def _check(core: EngineCore) -> None:
     core._scheduler.check()
+
+
+def _keep_few_events(core: EngineCore) -> None:
+    assert core.log is not None, "the engine keeps no KV events"
+    core.log._capacity = KV_EVENTS
 
 
 def rss_mib() -> float:

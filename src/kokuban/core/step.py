@@ -12,6 +12,9 @@ from typing import NamedTuple
 from kokuban.core.request import BlockId, FinishReason, Request, RequestId
 from kokuban.core.session import Origin
 
+STEP_SIZES = (1, *(2**power for power in range(3, 15)))
+"""Tokens of a step up to which steps are counted together, 1 to 16,384: vLLM's, for dashboards."""
+
 
 class TokenLogprob(NamedTuple):
     """One token and the natural logarithm of its probability."""

@@ -52,6 +52,10 @@ class EngineStats:
     free_blocks: int = 0
     num_blocks: int = 0
     steps: int = 0
+    step_sizes: tuple[int, ...] = ()
+    """Steps that computed tokens, by how many: at most each of `core.step.STEP_SIZES`, and more."""
+
+    step_tokens: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     preemptions: int = 0

@@ -181,6 +181,8 @@ class EngineCore:
             free_blocks=self._manager.num_free,
             num_blocks=self._manager.num_blocks,
             steps=totals.steps,
+            step_sizes=tuple(totals.step_sizes),
+            step_tokens=totals.step_tokens,
             prompt_tokens=totals.prompt_tokens,
             output_tokens=totals.output_tokens,
             preemptions=totals.preemptions,

@@ -9,11 +9,19 @@ Counters only grow. Nothing here raises into the caller's work: a wrong amount i
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+
+from kokuban.core.step import STEP_SIZES
 
 PREFIX = "kokuban:"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -200,6 +208,10 @@ class Snapshot(Protocol):
     @property
     def steps(self) -> int: ...
     @property
+    def step_sizes(self) -> Sequence[int]: ...
+    @property
+    def step_tokens(self) -> int: ...
+    @property
     def prompt_tokens(self) -> int: ...
     @property
     def cached_tokens(self) -> int: ...
@@ -259,7 +271,19 @@ class EngineCollector(Collector):
             counter = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
             counter.add_metric([self._model], value)
             yield counter
+        yield self._step_sizes(stats)
         yield from self._tiers(stats.tiers)
+
+    def _step_sizes(self, stats: Snapshot) -> Metric:
+        """Tokens of a step. The name is vLLM's, of a histogram although it ends in _total."""
+        metric = HistogramMetricFamily(
+            PREFIX + "iteration_tokens_total", "Tokens computed in a step.", labels=["model_name"]
+        )
+        limits = (*(f"{size:.1f}" for size in STEP_SIZES), "+Inf")
+        counts = accumulate(stats.step_sizes or [0] * len(limits))
+        buckets = list(zip(limits, counts, strict=True))
+        metric.add_metric([self._model], buckets, stats.step_tokens)
+        return metric
 
     def _tiers(self, tiers: Sequence[TierSnapshot]) -> Iterator[Metric]:
         """Blocks below the pool, by tier; nothing where there is none."""

@@ -13,6 +13,8 @@ VLLM_NAMES = frozenset(
         "e2e_request_latency_seconds",
         "generation_tokens",
         "inter_token_latency_seconds",
+        "iteration_tokens",  # What is left of the next one in its # TYPE line.
+        "iteration_tokens_total",
         "kv_cache_usage_perc",
         "num_preemptions",
         "num_requests_running",

@@ -1,6 +1,9 @@
 """What the scheduler counts."""
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from kokuban.core.step import STEP_SIZES
 
 
 @dataclass(slots=True)
@@ -8,6 +11,12 @@ class Totals:
     """Sums since the scheduler was made."""
 
     steps: int = 0
+    step_sizes: list[int] = field(default_factory=lambda: [0] * (len(STEP_SIZES) + 1))
+    """Steps that computed tokens, by how many: see `STEP_SIZES`."""
+
+    step_tokens: int = 0
+    """Tokens that they computed."""
+
     prompt_tokens: int = 0
     """Prompts of the requests that were begun, cached tokens included and forked ones not, each
     prompt once."""
@@ -30,6 +39,13 @@ class Totals:
     recomputed_tokens: int = 0
     failed_requests: int = 0
     """Requests that ended with `FinishReason.ERROR`."""
+
+    def count_step(self, num_tokens: int) -> None:
+        """Count one step; without tokens it only moved blocks."""
+        self.steps += 1
+        if num_tokens:
+            self.step_sizes[bisect_left(STEP_SIZES, num_tokens)] += 1
+            self.step_tokens += num_tokens
 
     def count_drafts(self, num_drafts: int, num_accepted: int) -> None:
         """Count the drafts of one chunk."""

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from kokuban.kvcache.tiers import TierStats
 from kokuban.observe.clock import SystemClock
 from kokuban.observe.metrics import EngineCollector, ServingMetrics
+from kokuban.observe.vllm_names import with_vllm_names
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Snapshot:
     free_blocks: int = 0
     num_blocks: int = 0
     steps: int = 0
+    step_sizes: Sequence[int] = ()
+    step_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
@@ -121,3 +124,31 @@ def test_speculation_has_the_names_of_the_field() -> None:
     assert value("spec_decode_num_drafts_total") == 3
     assert value("spec_decode_num_draft_tokens_total") == 20
     assert value("spec_decode_num_accepted_tokens_total") == 14
+
+
+def test_the_sizes_of_steps_are_a_histogram_under_vllms_name_also_before_the_first_step() -> None:
+    sizes = [3, 2, *[0] * 10, 1, 4]  # Of 1, of 2 to 8, of 8,193 to 16,384, and above.
+    snapshots = iter([Snapshot(), Snapshot(step_sizes=sizes, step_tokens=99_999)])
+    registry = CollectorRegistry()
+    registry.register(EngineCollector("m", lambda: next(snapshots)))
+
+    def values() -> dict[str, float]:
+        [family] = [each for each in registry.collect() if "iteration" in each.name]
+        return {s.labels.get("le", s.name.rpartition("_")[2]): s.value for s in family.samples}
+
+    assert set(values().values()) == {0}
+    found = values()
+    assert (found["1.0"], found["8.0"], found["8192.0"], found["16384.0"]) == (3, 5, 5, 6)
+    assert (found["+Inf"], found["count"], found["sum"]) == (10, 10, 99_999)
+
+
+def test_a_dashboard_of_vllm_finds_the_sizes_of_steps_with_their_type() -> None:
+    registry = CollectorRegistry()
+    metrics = ServingMetrics("m", registry)
+    registry.register(EngineCollector("m", Snapshot))
+
+    lines = with_vllm_names(metrics.render()).decode().splitlines()
+
+    assert "# TYPE vllm:iteration_tokens_total histogram" in lines
+    assert 'vllm:iteration_tokens_total_bucket{le="16384.0",model_name="m"} 0.0' in lines
+    assert 'vllm:iteration_tokens_total_count{model_name="m"} 0.0' in lines
