@@ -13,7 +13,6 @@ VLLM_NAMES = frozenset(
         "e2e_request_latency_seconds",
         "generation_tokens",
         "inter_token_latency_seconds",
-        "iteration_tokens",  # What is left of the next one in its # TYPE line.
         "iteration_tokens_total",
         "kv_cache_usage_perc",
         "num_preemptions",
@@ -53,6 +52,7 @@ def with_vllm_names(text: bytes) -> bytes:
     again = [
         b"%bvllm:%b%b%b" % (found[1] or b"", found[2], found[3] or b"", found[4])
         for found in _LINE.finditer(text)
-        if found[2].decode() in VLLM_NAMES
+        if found[2].decode() in VLLM_NAMES  # One of them ends in _total itself.
+        or (found[2] + (found[3] or b"")).decode() in VLLM_NAMES
     ]
     return text + b"\n".join(again) + b"\n"
