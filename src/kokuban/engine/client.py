@@ -53,7 +53,8 @@ class EngineStats:
     num_blocks: int = 0
     steps: int = 0
     step_sizes: tuple[int, ...] = ()
-    """Steps that computed tokens, by how many: at most each of `core.step.STEP_SIZES`, and more."""
+    """Steps by their prompt tokens and the tokens that they brought: up to each of
+    `core.step.STEP_SIZES`, and above."""
 
     step_tokens: int = 0
     prompt_tokens: int = 0

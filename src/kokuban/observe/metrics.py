@@ -276,9 +276,9 @@ class EngineCollector(Collector):
 
     def _step_sizes(self, stats: Snapshot) -> Metric:
         """Tokens of a step. The name is vLLM's, of a histogram although it ends in _total."""
-        metric = HistogramMetricFamily(
-            PREFIX + "iteration_tokens_total", "Tokens computed in a step.", labels=["model_name"]
-        )
+        text = "Prompt tokens that a step computed, and tokens that it brought."
+        name = PREFIX + "iteration_tokens_total"
+        metric = HistogramMetricFamily(name, text, labels=["model_name"])
         limits = (*(f"{size:.1f}" for size in STEP_SIZES), "+Inf")
         counts = accumulate(stats.step_sizes or [0] * len(limits))
         buckets = list(zip(limits, counts, strict=True))

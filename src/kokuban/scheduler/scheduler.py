@@ -227,7 +227,7 @@ class Scheduler:
                 if not state.forked_tokens:
                     self._totals.cached_tokens += state.cached_tokens
         plan = draft.finish(self._totals.steps, tuple(self._ended_rows), moves)
-        self._totals.count_step(plan.num_tokens)
+        self._totals.steps += 1
         self._ended_rows.clear()
         self._in_flight = draft.states
         return plan
@@ -258,6 +258,7 @@ class Scheduler:
                 event = self._commit_chunk(state, chunk, output, now_s)
                 if event is not None:
                     events.append(event)
+        self._totals.count_tokens(plan, states, events)
         return events
 
     def check(self) -> None:

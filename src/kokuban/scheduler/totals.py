@@ -1,9 +1,12 @@
 """What the scheduler counts."""
 
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kokuban.core.step import STEP_SIZES
+from kokuban.core.request import RequestId
+from kokuban.core.step import STEP_SIZES, StepPlan, TokenEvent
+from kokuban.scheduler.state import RequestState
 
 
 @dataclass(slots=True)
@@ -12,10 +15,10 @@ class Totals:
 
     steps: int = 0
     step_sizes: list[int] = field(default_factory=lambda: [0] * (len(STEP_SIZES) + 1))
-    """Steps that computed tokens, by how many: see `STEP_SIZES`."""
+    """Steps by their prompt tokens and the tokens that they brought: see `STEP_SIZES`."""
 
     step_tokens: int = 0
-    """Tokens that they computed."""
+    """Those tokens."""
 
     prompt_tokens: int = 0
     """Prompts of the requests that were begun, cached tokens included and forked ones not, each
@@ -40,9 +43,17 @@ class Totals:
     failed_requests: int = 0
     """Requests that ended with `FinishReason.ERROR`."""
 
-    def count_step(self, num_tokens: int) -> None:
-        """Count one step; without tokens it only moved blocks."""
-        self.steps += 1
+    def count_tokens(
+        self,
+        plan: StepPlan,
+        states: Mapping[RequestId, RequestState],
+        events: Sequence[TokenEvent],
+    ) -> None:
+        """Count a step that ended by its tokens; one without any only moved blocks."""
+        num_tokens = sum(len(event.tokens) for event in events)
+        for chunk in plan.chunks:
+            num_left = states[chunk.request_id].num_prompt - chunk.start
+            num_tokens += max(0, min(len(chunk.token_ids), num_left))
         if num_tokens:
             self.step_sizes[bisect_left(STEP_SIZES, num_tokens)] += 1
             self.step_tokens += num_tokens

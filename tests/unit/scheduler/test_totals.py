@@ -1,13 +1,36 @@
 """What the scheduler counts of its steps."""
 
-from kokuban.scheduler.totals import Totals
+import pytest
+from tests.fakes import make_request
+from tests.unit.scheduler.helpers import Bench
+
+from kokuban.core.step import STEP_SIZES
 
 
-def test_a_step_counts_where_its_size_lies_and_one_that_only_moves_blocks_counts_nowhere() -> None:
-    totals = Totals()
-    for num_tokens in (1, 2, 8, 9, 16_384, 16_385, 0):
-        totals.count_step(num_tokens)
+def counted(bench: Bench) -> tuple[dict[int, int], int]:
+    """Steps by the limit of their sizes, without those of which there are none; and all tokens."""
+    totals = bench.scheduler.stats().totals
+    limits = (*STEP_SIZES, 0)
+    sizes = {limit: num for limit, num in zip(limits, totals.step_sizes, strict=True) if num}
+    return sizes, totals.step_tokens
 
-    assert totals.steps == 7
-    assert totals.step_sizes == [1, 2, 1, *[0] * 9, 1, 1]
-    assert totals.step_tokens == 1 + 2 + 8 + 9 + 16_384 + 16_385
+
+def test_a_step_counts_by_its_prompt_tokens_and_the_tokens_that_it_brings() -> None:
+    """As in vLLM: a prompt's last step has one token more than it computes."""
+    bench = Bench(token_budget=16)
+    bench.add(make_request("one", 20, max_tokens=3))
+
+    bench.run()
+
+    # 16 of the prompt; 4 of it and the first token; and two tokens, one each.
+    assert counted(bench) == ({1: 2, 8: 1, 16: 1}, 16 + 4 + 1 + 2)
+
+
+@pytest.mark.parametrize(("num_tokens", "limit"), [(7, 8), (8, 16), (15, 16), (16, 32)])
+def test_a_limit_itself_still_counts_below_it(num_tokens: int, limit: int) -> None:
+    bench = Bench(token_budget=64)
+    bench.add(make_request("one", num_tokens, max_tokens=1))
+
+    bench.run()
+
+    assert counted(bench) == ({limit: 1}, num_tokens + 1)
