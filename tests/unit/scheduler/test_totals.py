@@ -16,7 +16,7 @@ def counted(bench: Bench) -> tuple[dict[int, int], int]:
 
 
 def test_a_step_counts_by_its_prompt_tokens_and_the_tokens_that_it_brings() -> None:
-    """As in vLLM: a prompt's last step has one token more than it computes."""
+    """As in vLLM, but for cached tokens: a prompt's last step has one more than it computes."""
     bench = Bench(token_budget=16)
     bench.add(make_request("one", 20, max_tokens=3))
 
