@@ -256,7 +256,7 @@ async def _try(tried: Target, case: Case, case_seed: int, report: Report) -> Non
         faults = [problem(ask, answer) for ask, answer in answers if case.app != "wire"]
         for ask, answer in answers:
             report.statuses[case.kind, answer.status] += 1
-            report.paths[ask.path.split("?")[0], answer.status] += 1
+            report.paths[_route(ask.path), answer.status] += 1
             if case.app == "wire" and answer.status >= 500:
                 faults.append(f"status {answer.status} {answer.body[:300]!r}")
     except Exception as error:  # noqa: BLE001 - every fault is to be reported with its case
@@ -353,18 +353,21 @@ def show(report: Report) -> None:
 
 
 def _busiest(paths: Counter[tuple[str, int]]) -> Counter[tuple[str, int]]:
-    """Answers of the routes, without the ids in their paths."""
-    found: Counter[tuple[str, int]] = Counter()
-    for (path, status), count in paths.items():
-        parts = path.split("/")
-        if path.startswith(("/v1/responses/", "/v1/sessions/", "/v1/explain/")) and len(parts) > 3:
-            parts[3] = "*" if parts[3] != "input_tokens" else parts[3]
-        found["/".join(parts) if path[:1] == "/" else "other", status] += count
+    """Answers of the routes that were asked most."""
     totals = Counter[str]()
-    for (path, _), count in found.items():
+    for (path, _), count in paths.items():
         totals[path] += count
     most = {path for path, _ in totals.most_common(32)}
-    return Counter({key: count for key, count in found.items() if key[0] in most})
+    return Counter({key: count for key, count in paths.items() if key[0] in most})
+
+
+def _route(path: str) -> str:
+    """A path without what follows "?", and without ids: so that there are few of them."""
+    path = path.split("?")[0]
+    parts = path.split("/")
+    if path.startswith(("/v1/responses/", "/v1/sessions/", "/v1/explain/")) and len(parts) > 3:
+        parts[3] = "*" if parts[3] != "input_tokens" else parts[3]
+    return "/".join(parts) if path[:1] == "/" else "other"
 
 
 async def show_case(built: Engine, case_seed: int) -> None:
