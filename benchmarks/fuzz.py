@@ -363,8 +363,7 @@ def _busiest(paths: Counter[tuple[str, int]]) -> Counter[tuple[str, int]]:
 
 def _route(path: str) -> str:
     """A path without what follows "?", and without ids: so that there are few of them."""
-    path = path.split("?")[0]
-    parts = path.split("/")
+    parts = path.split("?")[0].split("/")
     if path.startswith(("/v1/responses/", "/v1/sessions/", "/v1/explain/")) and len(parts) > 3:
         parts[3] = "*" if parts[3] != "input_tokens" else parts[3]
     return "/".join(parts) if path[:1] == "/" else "other"
