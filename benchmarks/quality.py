@@ -3,6 +3,8 @@
 Run:    python benchmarks/quality.py MODEL.gguf --text wikitext2_test.txt --reference-python PATH
         PATH is the python of an environment with torch 2.13, transformers 4.57.6 and gguf.
         --scores FILE keeps the reference's scores (minutes to make) for the next run.
+        --groups 32,64,128 lays beside them what the reference says when nothing but the inputs of
+        its linear layers is rounded, to int8 in groups of so many: what such a kernel would cost.
 Reads:  the perplexities over the same tokens, and by how much ours is higher, with the standard
         error of the difference. The bar is 0.5 %.
 
@@ -25,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def reference_scores(
-    python: str, model: Path, windows: list[list[int]], threads: int
+    python: str, model: Path, windows: list[list[int]], threads: int, group: int = 0
 ) -> list[list[float]]:
     """Log probabilities of each window's tokens by transformers."""
     with tempfile.TemporaryDirectory() as directory:
@@ -33,6 +35,7 @@ def reference_scores(
         source.write_text(json.dumps(windows))
         script = str(HERE / "quality_reference.py")
         command = [python, "-P", script, str(model), str(source), str(target), str(threads)]
+        command += [str(group)] if group else []
         subprocess.run(command, check=True)
         scores: list[list[float]] = json.loads(target.read_text())
     return scores
@@ -53,6 +56,17 @@ def kept_scores(
     return scores
 
 
+def compare(name: str, exact: list[float], scores: list[float]) -> None:
+    """Print a perplexity, and how much higher than the reference's it is."""
+    losses = [a - b for a, b in zip(exact, scores, strict=True)]
+    error = statistics.stdev(losses) / math.sqrt(len(losses))
+    print(
+        f"{name}: perplexity {math.exp(-statistics.fmean(scores)):.4f}, "
+        f"{math.expm1(statistics.fmean(losses)):+.3%} ± {error:.3%}",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
@@ -62,6 +76,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=65_536)
     parser.add_argument("--window", type=int, default=1024)
     parser.add_argument("--kv-dtypes", default="bf16")
+    parser.add_argument("--groups", default="", help="of rounded inputs, like 32,64,128")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
@@ -76,12 +91,15 @@ def main() -> None:
     for dtype in args.kv_dtypes.split(","):
         trial = Trial(model, dtype, num_requests=1, num_tokens=args.window)
         ours = [score.logprob for window in windows for score in trial.score(window)]
-        losses = [a - b for a, b in zip(exact, ours, strict=True)]
-        error = statistics.stdev(losses) / math.sqrt(len(losses))
-        print(
-            f"kokuban, KV {dtype}: perplexity {math.exp(-statistics.fmean(ours)):.4f}, "
-            f"{math.expm1(statistics.fmean(losses)):+.3%} ± {error:.3%}",
-            flush=True,
+        compare(f"kokuban, KV {dtype}", exact, ours)
+    for group in filter(None, args.groups.split(",")):
+        rounded = reference_scores(
+            args.reference_python, args.model, windows, args.threads, int(group)
+        )
+        compare(
+            f"reference, inputs int8 in groups of {group}",
+            exact,
+            [x for window in rounded for x in window],
         )
 
 
