@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 import urllib.request
@@ -70,12 +71,25 @@ def start(kind: ServerKind) -> Start:
         )  # fmt: skip
 
 
+def check_other(source: str) -> None:
+    """An editable installation finds its own tree first, whatever PYTHONPATH says."""
+    code = "import kokuban; print(kokuban.__file__)"
+    command = ["env", f"PYTHONPATH={source}", sys.executable, "-c", code]
+    found = subprocess.check_output(command, text=True).strip()
+    if not Path(found).resolve().is_relative_to(Path(source).resolve()):
+        sys.exit(
+            f"--other {source}: kokuban is imported from {found}; use a python without an editable "
+            f"installation (`make setup` in a clone makes one)"
+        )
+
+
 def kinds(given: argparse.Namespace) -> list[ServerKind]:
     ours = (sys.executable, "-m", "kokuban", "serve", given.model, "--served-model-name", "m")
     # Byte code is written at the first start, as an installation does it.
     usual = ("env", "-u", "PYTHONDONTWRITEBYTECODE")
     found = [ServerKind(name="kokuban", command=(*usual, *ours), ready_path="/ready")]
     if given.other:
+        check_other(given.other)
         command = (*usual, f"PYTHONPATH={given.other}", *ours)
         found.append(ServerKind(name="other", command=command, ready_path="/ready"))
     if given.peer:

@@ -33,6 +33,13 @@ OPTIONS = {
 }
 
 
+FIRST = """import sys
+
+sys.meta_path[:] = [each for each in sys.meta_path if "ScikitBuild" not in type(each).__name__]
+"""
+"""A sitecustomize: an editable installation's finder would come before PYTHONPATH."""
+
+
 def build(name: str, target: str) -> Path:
     """Build one target of csrc; returns the build directory."""
     directory = ROOT / "build" / name
@@ -58,7 +65,16 @@ def package(directory: Path) -> Path:
     for entry in [*source.iterdir(), *directory.glob("_native*.so")]:
         if entry.parent == directory or not entry.match("_native*.so"):
             (target / entry.name).symlink_to(entry)
+    (target.parent / "sitecustomize.py").write_text(FIRST)
     return target.parent
+
+
+def check(path: Path, environment: dict[str, str]) -> None:
+    """End here where a child would run another library than the one that was built."""
+    command = [sys.executable, "-c", "import kokuban._native as it; print(it.__file__)"]
+    found = subprocess.check_output(command, env=environment, cwd=ROOT, text=True).strip()
+    if not found.startswith(str(path)):
+        sys.exit(f"kokuban._native is imported from {found}, not from {path}")
 
 
 def runtimes(name: str) -> str:
@@ -84,6 +100,7 @@ def main() -> None:
         sys.exit(subprocess.run([stress, str(ROUNDS)], env=for_child(**OPTIONS)).returncode)
     path = package(build(name, "_native"))
     environment = for_child(**OPTIONS, LD_PRELOAD=runtimes(name), PYTHONPATH=f"{path}:{ROOT}")
+    check(path, environment)
     if command[0] == "python":
         command[0] = sys.executable
     sys.exit(subprocess.run(command, env=environment, cwd=ROOT).returncode)
