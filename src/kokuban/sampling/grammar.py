@@ -24,6 +24,11 @@ from kokuban.sampling.json_numbers import NumberRun, num_leading_digits
 MAX_LEXER_STATES = 50_000
 """About 2 KB each, of each running request."""
 
+LEXER_FUEL = 100_000
+"""Nodes of regular expressions that may be worked out ahead, some 80 bytes each, held for as long
+as the grammar is. With llguidance's own million `a{1000000}` holds 82 MiB, and so does each like it
+that a client thinks of."""
+
 LARGE_VOCABULARY = 100_000
 """Tokens from which on a vocabulary is worth reading before anybody waits."""
 
@@ -177,6 +182,7 @@ class GrammarCompiler:
         _check_text(source)
         table = self._ready_table()
         limits = LLParserLimits(
+            initial_lexer_fuel=LEXER_FUEL,
             max_lexer_states=MAX_LEXER_STATES,
             max_items_in_row=MAX_ALTERNATIVES,
             verbose_errors=False,
