@@ -119,7 +119,7 @@ class Report:
     num_streams: int = 0
     seconds: float = 0.0
     rss_mib: list[float] = field(default_factory=list)
-    """After each hundredth; in the end the least of a tenth: a grammar may hold 80 MiB a while."""
+    """After each hundredth; in the end the least of each tenth, since much is held for a while."""
 
     def fault(self, text: str) -> None:
         self.faults.append(text)

@@ -25,8 +25,8 @@ from kokuban.core.parameters import GRAMMAR_LIMIT_S
 from kokuban.sampling.grammar import CompiledGrammar
 
 MAX_KEPT = 32
-"""Grammars that are kept although nobody uses them, the newest ones. Each holds 0.1 to 1 MiB, more
-with every state that masks have been made for; compiling one anew takes 1 to 15 ms."""
+"""Grammars that are kept although nobody uses them, the newest ones. Most hold 0.1 MiB, patterns
+with many repetitions some 8 (`sampling.grammar.LEXER_FUEL`); to compile one takes 1 to 15 ms."""
 
 MAX_WAITING = 256
 """Grammars that are compiled or wait for it."""

@@ -21,7 +21,7 @@ from kokuban.text.answer_parser import AnswerStyle, style_of_template
 from kokuban.text.masking import SpecialMask
 from kokuban.text.messages import Message, normalise
 from kokuban.text.tokenizer import Tokenizer
-from kokuban.text.tool_prompt import filled, written_out
+from kokuban.text.tool_prompt import PROBE, filled, written_out
 from kokuban.text.validate import check_json
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ RESERVED = frozenset(
 )  # fmt: skip
 """Names that `chat_template_kwargs` must not set."""
 
-_PROBE = "kokuban"
 # Letters of Linear A, as the masks, from another part of the block.
 _END_MARKS = tuple(chr(code) for code in range(0x10700, 0x10737))
 
@@ -113,7 +112,7 @@ class ChatTemplate:
         """Whether a system message may stand behind other turns. Found by trying, once."""
         roles = ("user", "assistant", "user", "system", "assistant", "user")
         messages = [
-            {"role": role, "content": f"{_PROBE}-{index}"} for index, role in enumerate(roles)
+            {"role": role, "content": f"{PROBE}-{index}"} for index, role in enumerate(roles)
         ]
         try:
             text = self.render_chat(messages)

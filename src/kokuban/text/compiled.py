@@ -11,7 +11,7 @@ import jinja2
 from kokuban.core.errors import ModelError, TemplateError
 from kokuban.text.messages import Message
 from kokuban.text.sandbox import MAX_CHARS, Sandbox, TooMuchWork, counting
-from kokuban.text.tool_prompt import Abilities, abilities_of
+from kokuban.text.tool_prompt import PROBE, Abilities, abilities_of
 
 _FAILURES = (
     jinja2.TemplateError,
@@ -22,7 +22,6 @@ _FAILURES = (
     TypeError,
     ValueError,
 )
-_PROBE = "kokuban"
 
 
 class CompiledTemplate:
@@ -81,11 +80,11 @@ class CompiledTemplate:
         return "".join(pieces)
 
     def _ignores_text(self) -> bool:
-        message = {"role": "user", "content": _PROBE}
+        message = {"role": "user", "content": PROBE}
         try:
-            if _PROBE in self.render({"messages": [message]}):
+            if PROBE in self.render({"messages": [message]}):
                 return False
-            return _PROBE in self.render({"messages": [_with_parts(message)]})
+            return PROBE in self.render({"messages": [_with_parts(message)]})
         except TemplateError:
             return False  # It refuses a lone message; most templates read text.
 

@@ -24,7 +24,9 @@ from kokuban.text.messages import Message
 
 Render = Callable[[Mapping[str, Any]], str]
 
-_PROBE = "kokuban"
+PROBE = "kokuban"
+"""What a template is given, to see whether it writes it."""
+
 _EMPTY = {"name": "", "description": "", "parameters": {"type": "object", "properties": {}}}
 _EXAMPLE = {"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}
 
@@ -61,17 +63,17 @@ def abilities_of(render: Render) -> Abilities:
         variables = {"messages": list(messages), "tools": [tool or _tool("f")]}
         marks = {"bos_token": "", "eos_token": "", "add_generation_prompt": False}
         try:
-            return _PROBE in render({**variables, **marks})
+            return PROBE in render({**variables, **marks})
         except TemplateError:
             return False
 
     return Abilities(
-        tools=writes(user, tool=_tool(_PROBE)),
-        system=writes({"role": "system", "content": _PROBE}, user),
-        calls=writes(user, _calling(_PROBE), result),
-        results=writes(user, _calling("f"), {**result, "content": _PROBE}),
-        many_calls=writes(user, _calling("f", _PROBE), result, result),
-        short_tools=writes(user, tool={"type": "function", "function": {"name": _PROBE}}),
+        tools=writes(user, tool=_tool(PROBE)),
+        system=writes({"role": "system", "content": PROBE}, user),
+        calls=writes(user, _calling(PROBE), result),
+        results=writes(user, _calling("f"), {**result, "content": PROBE}),
+        many_calls=writes(user, _calling("f", PROBE), result, result),
+        short_tools=writes(user, tool={"type": "function", "function": {"name": PROBE}}),
     )
 
 
