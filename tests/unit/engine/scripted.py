@@ -1,8 +1,8 @@
 """An engine without a model, as a thread or as a process, that a test can hold up and break.
 
 What a test wants of it while it runs are files in its directory: `hold` stops it before its next
-step, `break` makes that step fail, `exit` ends the process with exit code 9, `refuse` makes its
-start fail.
+step, `slow` makes each step last 2 ms at least, `break` makes that step fail, `exit` ends the
+process with exit code 9, `refuse` makes its start fail.
 """
 
 import os

@@ -289,7 +289,7 @@ class ProcessClient:
             self._started.set_exception(error)
 
     def _fail_all(self, why: str) -> None:
-        self._pending.fail_all(why, self._gone())
+        self._pending.fail_all(why, self._gone)
         if self._info is not None:
             blocks = self._info.num_blocks
             self._set_stats(replace(self._stats, running=0, waiting=0, free_blocks=blocks))

@@ -175,17 +175,18 @@ class Pending:
             case wire.News():
                 self._take_news(message)
 
-    def fail_all(self, why: str, refusal: KokubanError) -> None:
+    def fail_all(self, why: str, make_refusal: Callable[[], KokubanError]) -> None:
         """The engine is gone.
 
         Args:
             why: for those that it worked for.
-            refusal: for those that it may not have begun.
+            make_refusal: makes one for each of those that it may not have begun; each is raised
+                where its requests are awaited, and would keep the traceback of every such place.
         """
         self._boxes.fail_all(why)
         for number in list(self._groups):
             if group := self._pop_group(number):
-                group.refuse(refusal)
+                group.refuse(make_refusal())
         for _, done in self._calls.values():
             fail(done, StepFailed(why))
         self._calls.clear()
