@@ -10,15 +10,18 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import NamedTuple
 
+from kokuban.bench.limits import Limits
 from kokuban.bench.stats import Rounds, over_rounds
 from kokuban.core.errors import StepFailed
 from kokuban.core.request import FinishReason
 from kokuban.core.sampling_params import SamplingParams
 from kokuban.engine.engine import Engine
 from kokuban.engine.generation import generate
+from kokuban.plan.machine import MachineConstants
 
 SEED = 20_250_101
 
@@ -28,6 +31,11 @@ FORMULAS = {
     "decode_tok_s": "tokens of the steps in which all requests decode / time of these steps: from "
     "the step that brings the last first token to the step that ends the first answer",
     "tpot_s": "requests / decode_tok_s: seconds between two tokens of one request in those steps",
+    "prefill_of_limit": "the time of a step that computes all prompts with each operation at the "
+    "limit that binds it (weights, K and V read from memory, products in registers), as measured "
+    "before and after the round / ttft_s",
+    "decode_of_limit": "the same of a step in the middle of the answers, for one token of every "
+    "request / tpot_s",
     "output_tok_s": "output tokens of all requests / seconds of the round, prefill included",
     "total_tok_s": "prompt and output tokens / seconds of the round",
     "seconds": "from the start of the round to the end of the last answer",
@@ -69,6 +77,8 @@ class RoundFigures:
     output_tok_s: float
     total_tok_s: float
     seconds: float
+    prefill_of_limit: float | None = None
+    decode_of_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +152,30 @@ def _decode_tok_s(steps: Sequence[StepTokens]) -> float | None:
     return sum(step.tokens for step in steps[1 : last + 1]) / (steps[last].time_s - steps[0].time_s)
 
 
-class OfflineBench:
-    """Rounds of work on one engine. One event loop for all of them."""
+def of_limit(
+    figures: RoundFigures, work: Work, limits: Limits, machines: Sequence[MachineConstants]
+) -> RoundFigures:
+    """With the shares of the machine's limit, as it was measured around the round."""
+    prefill_s = fmean(limits.prefill_s(each, work.size, work.prompt_tokens) for each in machines)
+    middle = work.prompt_tokens + work.output_tokens // 2
+    step_s = fmean(limits.decode_s(each, work.size, middle) for each in machines)
+    return replace(
+        figures,
+        prefill_of_limit=prefill_s / figures.ttft_s,
+        # All requests get a token in a step: tpot_s is the time of one.
+        decode_of_limit=step_s / figures.tpot_s if figures.tpot_s else None,
+    )
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+
+class OfflineBench:
+    """Rounds of work on one engine. One event loop for all of them.
+
+    Args:
+        limits: what the figures are compared with; None leaves that out.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
+        self._engine, self._limits = engine, limits
         self._draw = random.Random(SEED)
 
     async def run(
@@ -165,7 +194,7 @@ class OfflineBench:
         for turn in range(1 + rounds):
             for index, work in enumerate(works):
                 before = self._engine.client.stats().preemptions
-                figures = await self.round(work)
+                figures = await self._round_beside_limits(work)
                 if turn > 0:
                     found[index].append(figures)
                     preempted[index] += self._engine.client.stats().preemptions - before
@@ -174,6 +203,13 @@ class OfflineBench:
             _summary(work, figures, count)
             for work, figures, count in zip(works, found, preempted, strict=True)
         ]
+
+    async def _round_beside_limits(self, work: Work) -> RoundFigures:
+        if self._limits is None:
+            return await self.round(work)
+        before = self._limits.measure()
+        figures = await self.round(work)
+        return of_limit(figures, work, self._limits, (before, self._limits.measure()))
 
     async def round(self, work: Work) -> RoundFigures:
         """Run `work.size` requests at once, with prompts that no round had before."""

@@ -54,8 +54,10 @@ def latency(
     columns = {
         "TTFT ms": ("ttft_s", 1e3, 1),
         "prefill tok/s": ("prefill_tok_s", 1, 0),
+        "% of limit": ("prefill_of_limit", 100, 0),
         "TPOT ms": ("tpot_s", 1e3, 2),
         "decode tok/s": ("decode_tok_s", 1, 1),
+        "% of limit ": ("decode_of_limit", 100, 0),
     }
     _tell(info, works, rounds, found, columns, json_file)
 
@@ -89,7 +91,9 @@ def throughput(
     columns = {
         "seconds": ("seconds", 1, 2),
         "prefill tok/s": ("prefill_tok_s", 1, 0),
+        "% of limit": ("prefill_of_limit", 100, 0),
         "decode tok/s": ("decode_tok_s", 1, 1),
+        "% of limit ": ("decode_of_limit", 100, 0),
         "output tok/s": ("output_tok_s", 1, 1),
         "total tok/s": ("total_tok_s", 1, 0),
     }
@@ -116,12 +120,13 @@ def sizes(text: str) -> list[int]:
 def _run(
     engine_options: EngineOptions, works: Sequence["Work"], rounds: int
 ) -> tuple[list["SizeFigures"], "EngineInfo"]:
+    from kokuban.bench.limits import limits_of
     from kokuban.bench.offline import OfflineBench
     from kokuban.cli.progress import count_bar
 
     with open_engine(engine_options) as engine:
         with count_bar("rounds", len(works) * (1 + rounds)) as advance:
-            found = asyncio.run(OfflineBench(engine).run(works, rounds, advance))
+            found = asyncio.run(OfflineBench(engine, limits_of(engine)).run(works, rounds, advance))
         return found, engine.client.info
 
 

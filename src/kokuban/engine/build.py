@@ -99,7 +99,8 @@ def _build(
     # Only now: the pool's size depends on the memory that is left.
     budget = _budget(program, layout, config.max_positions, scheduler, runtime, draft)
     info = _info(name, config, scheduler, runtime, budget, compute)
-    prices = _prices(program, weights, budget, scheduler, info)
+    cost = _cost(program, weights, budget, scheduler, info)
+    prices = ModelPrices(cost, budget.block_bytes)
     memory = _memory(program, layout, budget, key_space, scheduler, runtime, info, prices)
     grammars = GrammarStore(compiler)
     executor = _executor(program, weights, memory, compute, rope_positions, valid_vocab, grammars)
@@ -107,7 +108,7 @@ def _build(
     proposer = _proposer(runtime, draft, budget, compute)
     core = _core(scheduler, memory, executor, prices, proposer)
     client = EngineThread(core, info, memory.doorbell, grammars)
-    return Engine(client, *text, ends)
+    return Engine(client, *text, ends, cost)
 
 
 def _draft(loading: Loading, runtime: RuntimeConfig, text: ModelText) -> "DraftFiles | None":
@@ -221,23 +222,22 @@ def _key_space(
     )
 
 
-def _prices(
+def _cost(
     program: Program,
     weights: LoadedWeights,
     budget: KvBudget,
     scheduler: SchedulerConfig,
     info: EngineInfo,
-) -> ModelPrices:
+) -> CostModel:
     """What computing and moving KV cost here, as `bench machine` measured or as a guess."""
     constants = load_constants(cache_dir(), cpu=cpu_name(), isa=info.isa, threads=info.threads)
-    cost = CostModel(
+    return CostModel(
         program,
         weight_bytes=weights.bytes_by_name,
         kv_bytes_per_token=budget.bytes_per_token,
         constants=constants,
         chunk_tokens=scheduler.token_budget,
     )
-    return ModelPrices(cost, budget.block_bytes)
 
 
 def _core(

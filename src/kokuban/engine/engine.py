@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kokuban.engine.client import OwnedClient
 from kokuban.text.chat import ChatTemplate
 from kokuban.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from kokuban.plan.cost import CostModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,9 @@ class Engine:
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     end_token_ids: frozenset[int]
+    cost: "CostModel | None" = None
+    """What its steps cost, without those of a draft model; None where it runs in another process.
+    """
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **template: Any) -> list[int]:
         """Token ids of a conversation, with the header of the answer."""

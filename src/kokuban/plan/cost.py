@@ -7,6 +7,7 @@ F24 (overheads), over the constants of `plan.machine`.
 Operations of one shape are counted once and multiplied: a step is priced in microseconds.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
@@ -84,6 +85,12 @@ class CostModel:
         """The machine that the prices hold for."""
         return self._constants
 
+    def on(self, constants: MachineConstants) -> "CostModel":
+        """The same model on another machine."""
+        other = copy.copy(self)
+        other._constants = constants
+        return other
+
     @property
     def kv_bytes_per_token(self) -> int:
         """K and V of one token in all layers."""
@@ -115,6 +122,11 @@ class CostModel:
             self._marginal_s(ChunkShape(first, min(self._chunk_tokens, start + num_tokens - first)))
             for first in range(start, start + num_tokens, self._chunk_tokens)
         )
+
+    def prompts_s(self, num_tokens: int, batch_size: int = 1) -> float:
+        """A step that computes so many whole prompts and samples a token behind each."""
+        prompt = ChunkShape(0, num_tokens, 1)
+        return self.step_s(summarize([prompt] * batch_size, self._kv))
 
     def decode_s(self, context_tokens: int, batch_size: int = 1, num_drafts: int = 0) -> float:
         """A step in which so many requests, each with this context, compute the token sampled last.

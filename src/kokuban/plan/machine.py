@@ -102,6 +102,35 @@ class MachineConstants:
 _NUMBERS = tuple(field.name for field in fields(MachineConstants) if field.name.endswith("_s"))
 
 
+def at_its_limits(
+    *,
+    bytes_per_s: float,
+    float_flops_per_s: float,
+    int8_flops_per_s: float,
+    int8_attention: bool,
+) -> MachineConstants:
+    """A machine on which each operation reaches the limit that binds it, and nothing lies between
+    two of them: no engine is faster.
+
+    Args:
+        bytes_per_s: main memory, read.
+        float_flops_per_s, int8_flops_per_s: in registers.
+        int8_attention: it multiplies K and V as bytes.
+    """
+    return MachineConstants(
+        int8_flops_per_s=int8_flops_per_s,
+        float_flops_per_s=float_flops_per_s,
+        attention_flops_per_s=int8_flops_per_s if int8_attention else float_flops_per_s,
+        weight_bytes_per_s=bytes_per_s,
+        kv_bytes_per_s=bytes_per_s,
+        value_bytes_per_s=math.inf,
+        op_overhead_s=0.0,
+        step_overhead_s=0.0,
+        row_overhead_s=0.0,
+        token_overhead_s=0.0,
+    )
+
+
 def default_constants(*, cpu: str, isa: str, threads: int) -> MachineConstants:
     """A guess on the low side: what one modest thread does, times the threads.
 

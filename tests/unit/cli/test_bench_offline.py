@@ -31,10 +31,11 @@ def test_each_batch_has_a_row_and_the_file_says_how_it_was_made(
             assert name in document["formulas"]
             if figure is None:
                 # On a busy machine a whole answer of this model may be read in one turn.
-                assert name in ("decode_tok_s", "tpot_s")
+                assert name in ("decode_tok_s", "tpot_s", "decode_of_limit")
                 continue
             assert len(figure["values"]) == 2
             assert figure["median"] > 0
+        assert each["figures"]["prefill_of_limit"]["median"] < 1
         total, output = each["figures"]["total_tok_s"], each["figures"]["output_tok_s"]
         assert total["values"][0] == pytest.approx(output["values"][0] * 60 / 40)
     assert document["engine"]["threads"] == 1
