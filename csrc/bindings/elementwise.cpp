@@ -48,7 +48,7 @@ void lanes(int which, const Array<const float, 1>& x, const Array<float, 1>& out
     const LaneKernels& k = lane_kernels(capped_isa(cap));
     void (*const all[])(const float*, float*, int64_t) = {
         k.exp,          k.tanh,        k.sigmoid,     k.reduce_add, k.reduce_max,
-        k.through_bf16, k.through_f16, k.through_i32, k.first_five, k.exchange_pairs,
+        k.through_bf16, k.through_f16, k.through_i32, k.first_five, k.exchange_pairs, k.exp2_below,
     };
     all[which](x.data(), out.data(), static_cast<int64_t>(x.shape(0)));
 }

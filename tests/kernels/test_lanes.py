@@ -17,6 +17,7 @@ NAMES = [
     "through_i32",
     "first_five",
     "exchange_pairs",
+    "exp2_below",
 ]
 
 SPECIAL = np.array(
@@ -60,6 +61,19 @@ def test_exp_is_within_one_unit_in_the_last_place() -> None:
 
     assert units.max() < 1
     assert lanes("exp", np.zeros(16, np.float32), 0)[0] == 1
+
+
+def test_exp2_below_is_within_two_units_in_the_last_place() -> None:
+    x = np.linspace(-126, 0, 1 << 18, dtype=np.float32)
+    exact = np.exp2(x.astype(np.float64))
+
+    units = np.abs(lanes("exp2_below", x, 0) - exact) / np.spacing(exact.astype(np.float32))
+
+    assert 1 < units.max() < 2
+    far, nothing, none = (lanes("exp2_below", np.full(16, v, np.float32), 0)[0]
+                          for v in (-np.inf, 0, np.nan))  # fmt: skip
+    assert (far, nothing) == (np.float32(2.0**-126), 1)
+    assert np.isnan(none)
 
 
 def test_tanh_and_sigmoid_are_within_2e_7() -> None:

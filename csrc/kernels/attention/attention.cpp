@@ -1,5 +1,7 @@
 #include "kernels/attention/attention.h"
 
+#include <algorithm>
+
 #include "common/variants.h"
 #include "kernels/attention/attention_rows.h"
 
@@ -19,8 +21,8 @@ int64_t attention_scratch_floats(const KvLayout& layout, int64_t num_query_heads
         // integers, and two scales.
         return common + rows * (columns * 3 / 2 + kSplit / 2 + 2);
     }
-    // Four tiles of K or V as float32; V in panels of sixteen columns with a gap between them.
-    return common + columns / kKvTile * (4 * kKvTile + 1) * kKvTile;
+    // As float32, four tiles of K or as many as have 4,096 elements, or sixteen columns of a split of V.
+    return common + std::max(kKvTile * layout.head_dim, kSplit * kKvTile);
 }
 
 }  // namespace kokuban

@@ -11,6 +11,10 @@
 
 #include "kernels/attention/attention_tiles.h"
 
+#include "kernels/attention/attention_scores.h"
+
+#include "kernels/attention/attention_values.h"
+
 #include "kernels/attention/attention_softmax.h"
 
 #include "kernels/attention/attention_work.h"
@@ -36,7 +40,7 @@ KOKUBAN_INLINE void join(float* state, const float* next, int64_t head_dim) {
         return;
     }
     const float largest = m > next_m ? m : next_m;
-    const F32 a = f_exp(f_set1(m - largest)), b = f_exp(f_set1(next_m - largest));
+    const F32 a = f_exp2_below(f_set1(m - largest)), b = f_exp2_below(f_set1(next_m - largest));
     for (int64_t d = 0; d < columns; d += kLanes)
         f_store(state + d, f_fma(f_load(next + d), b, f_mul(f_load(state + d), a)));
     float sums[kLanes];
@@ -46,9 +50,9 @@ KOKUBAN_INLINE void join(float* state, const float* next, int64_t head_dim) {
 }
 
 KOKUBAN_INLINE void write_out(const float* state, int64_t head_dim, float* out) {
-    const F32 l = f_set1(state[padded(head_dim) + 1]);
+    const F32 share = f_div(f_set1(1.0f), f_set1(state[padded(head_dim) + 1]));
     for (int64_t d = 0; d < head_dim; d += kLanes) {
-        const F32 o = f_div(f_load(state + d), l);
+        const F32 o = f_mul(f_load(state + d), share);
         if (head_dim - d >= kLanes) {
             f_store(out + d, o);
         } else {
@@ -115,13 +119,14 @@ class ItemWork {
           work_(rows_, next_ + rows_.count * stride_) {}
 
     void run() {
-        memset(known_, 0, static_cast<size_t>(rows_.count * stride_) * sizeof(float));
         auto tiles = tiles_at(item_.first_split);
         for (int split = item_.first_split; split < item_.end_split; ++split) {
             const auto following = tiles_at(split + 1);
             look_at(split);
-            work_.attend_split(tiles, following, args_.scale, args_.softcap, next_);
+            float* states = item_.joins && split == item_.first_split ? known_ : next_;
+            work_.attend_split(tiles, following, args_.scale, args_.softcap, states);
             tiles = following;
+            if (states == known_) continue;
             if (!item_.joins) {
                 store(next_, split);
                 continue;

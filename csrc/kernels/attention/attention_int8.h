@@ -1,5 +1,5 @@
-// Attention over int8 K and V in integers: rows against tiles of K and V, as attention_tiles.h does it
-// for floats. Included by attention_impl.h.
+// Attention over int8 K and V in integers: rows against tiles of K and V, as attention_scores.h and
+// attention_values.h do it for floats. Included by attention_impl.h.
 //
 // K is stored rotated, and so are queries. Queries and weights become 16-bit integers, so that every
 // product of a pair and every sum is exact: 512 elements times 127 times 32767 stay below 2^31, and so

@@ -31,7 +31,7 @@ class Work {
    private:
     const Rows& rows_;
     float* scores_;     // [rows][256]
-    float* converted_;  // four tiles of K or V as float32
+    float* converted_;  // some tiles of K, or a panel of V, as float32
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ struct LaneKernels {
     void (*first_five)(const float* x, float* out, int64_t count);
     // Pairs apart and together again, the two of each exchanged; `count` a multiple of 32.
     void (*exchange_pairs)(const float* x, float* out, int64_t count);
+    void (*exp2_below)(const float* x, float* out, int64_t count);
 };
 
 extern const LaneKernels lanes_scalar, lanes_avx2, lanes_avx512;

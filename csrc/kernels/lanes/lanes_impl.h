@@ -11,6 +11,9 @@ KOKUBAN_INLINE void each(const float* x, float* out, int64_t count, Function f) 
 void exp_all(const float* x, float* out, int64_t count) {
     each(x, out, count, [](F32 v) { return f_exp(v); });
 }
+void exp2_below_all(const float* x, float* out, int64_t count) {
+    each(x, out, count, [](F32 v) { return f_exp2_below(v); });
+}
 void tanh_all(const float* x, float* out, int64_t count) {
     each(x, out, count, [](F32 v) { return f_tanh(v); });
 }
@@ -55,5 +58,5 @@ void exchange_pairs(const float* x, float* out, int64_t count) {
 
 const kokuban::LaneKernels kokuban::KOKUBAN_VARIANT{
     exp_all,      tanh_all,    sigmoid_all, reduce_add_all, reduce_max_all,
-    through_bf16, through_f16, through_i32, first_five,     exchange_pairs,
+    through_bf16, through_f16, through_i32, first_five,     exchange_pairs, exp2_below_all,
 };

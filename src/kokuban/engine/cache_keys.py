@@ -21,7 +21,7 @@ from kokuban.program.rope import inverse_frequencies
 SECRET_BYTES = 32
 SECRET_NAME = "prefix-cache.key"
 
-PACKING_VERSION = 1
+PACKING_VERSION = 2
 """Raise it when a kernel, or the way weights are packed, gives other bits than before."""
 
 _log = logging.getLogger(__name__)
