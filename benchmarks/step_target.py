@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--factor", type=float, default=1.8)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--kv-memory", default="512MiB")
+    parser.add_argument("--kv-memory", default="3GiB", help="else all decoders wait for room")
     args = parser.parse_args()
     sides = {"none": Side(make_engine(args, None))}
     target_ms = args.target_ms
@@ -162,7 +162,9 @@ def main() -> None:
         f"{args.decoders} decoders, medians of {args.rounds} rounds in turns"
     )
     report(sides)
-    for side in sides.values():
+    for name, side in sides.items():
+        if preempted := side.engine.client.stats().preemptions:
+            print(f"{name}: {preempted} requests were preempted: give more with --kv-memory")
         side.engine.close()
 
 
