@@ -52,6 +52,10 @@ class Round:
         """The longest gap, in medians before the arrival."""
         return max(gaps) * 1e3 / self.median_ms
 
+    def p99_ratio(self) -> float:
+        """The gap that one in a hundred is longer than: no single stall of the machine."""
+        return statistics.quantiles(self.during, n=100)[-1] * 1e3 / self.median_ms
+
 
 @dataclass
 class Side:
@@ -113,7 +117,7 @@ async def run(engine: Engine, args: argparse.Namespace, seed: int) -> Round:
 
 
 def report(sides: dict[str, Side]) -> None:
-    heads = ("median before", "longest before", "longest after", "longest/median", "least..most")
+    heads = ("median before", "longest before", "longest after", "longest/median", "least..most", "p99/median")
     print(f"{'target':<10}" + "".join(f"{head:>16}" for head in heads) + f"{'TTFT s':>10}")
     for name, side in sides.items():
         rounds = side.rounds
@@ -124,6 +128,7 @@ def report(sides: dict[str, Side]) -> None:
             f"{statistics.median(max(each.during) for each in rounds) * 1e3:.1f} ms",
             f"{statistics.median(ratios):.2f}",
             f"{ratios[0]:.2f}..{ratios[-1]:.2f}",
+            f"{statistics.median(map(Round.p99_ratio, rounds)):.2f}",
         )
         ttft_s = statistics.median(each.ttft_s for each in rounds)
         print(f"{name:<10}" + "".join(f"{cell:>16}" for cell in cells) + f"{ttft_s:>10.2f}")
