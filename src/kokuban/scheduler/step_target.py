@@ -37,6 +37,12 @@ _PROMPTS = 0.25
 """What prompts may take at least, of what the decoders take. Not a number of tokens: a block far
 into a long prompt can take longer than all decoders."""
 
+_FIRST_TOKENS = 2.0
+"""What the first chunk of a step may take at least, in times of one token at its place. Far into a
+prompt that token reads the K and V of all before it, and others with it read them no second time:
+where that alone is more than is left, one token a step would make a prompt take minutes, in which
+the contexts of the decoders grow past any target."""
+
 _LEAST_SHARE = 0.05
 """Of a step's time that its prompts have taken at least, whatever the decoders usually take."""
 
@@ -63,14 +69,17 @@ class PrefillTime:
 
     def num_tokens(self, start: int, wanted: int) -> int:
         """Tokens of a request, `wanted` at most and 1 at least, that there is time for."""
-        left_s = self._left_s - self.spent_s
+        left_s, first_s = self._left_s - self.spent_s, self._price(start, 1)
+        if not self.spent_s:
+            left_s = max(left_s, _FIRST_TOKENS * first_s)
         fitting = wanted
         # A long chunk costs more for each token than a short one: three looks are close enough.
         for _ in range(3):
             whole_s = self._price(start, fitting)
-            if fitting == wanted and whole_s <= left_s:
+            if (fitting == wanted and whole_s <= left_s) or whole_s <= first_s:
                 break
-            fitting = min(wanted, max(1, round(fitting * left_s / whole_s)))
+            more = (fitting - 1) * (left_s - first_s) / (whole_s - first_s)
+            fitting = min(wanted, max(1, 1 + round(more)))
         return fitting
 
     def spend(self, start: int, num_tokens: int, *, is_last: bool) -> None:

@@ -166,3 +166,12 @@ def _step(target: StepTarget, *, num_tokens: int, seconds: float) -> None:
     time = target.begin(0.0, num_decoders=0)
     time.spend(0, num_tokens, is_last=False)
     target.end(seconds)
+
+
+@pytest.mark.parametrize(("start", "tokens"), [(0, 10), (1000, 7), (6000, 32)])
+def test_a_chunk_is_worth_what_its_first_token_reads(start: int, tokens: int) -> None:
+    """10 ms are left. At 1,000 the K and V before the chunk take 5, and one token with them 6:
+    twice that is spent. At 6,000 they take 30: not 31 ms for one token, but 62 for 32."""
+    time = PrefillTime(0.010, lambda at, count: at * 5e-6 + count * 1e-3)
+
+    assert time.num_tokens(start, 100) == tokens
