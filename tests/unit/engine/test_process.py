@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -132,6 +133,27 @@ async def test_32_requests_of_a_killed_engine_fail_within_2_s_and_the_next_engin
         assert client.stats().free_blocks == NUM_BLOCKS
         assert client.stats().restarts == 1
         assert child_of(os.getpid()) != pid
+
+
+async def test_who_is_told_of_an_end_finds_nothing_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow").touch()
+    with process(tmp_path) as client:
+        found: list[tuple[int, int]] = []
+        fail_all = client._pending.fail_all
+
+        def look_and_fail(*why: Any) -> None:
+            found.append((client.stats().running, client.stats().free_blocks))
+            fail_all(*why)
+
+        monkeypatch.setattr(client._pending, "fail_all", look_and_fail)
+        reading = asyncio.create_task(events_of(client, make_request("r", max_tokens=400)))
+        await until(lambda: client.stats().running == 1)
+        os.kill(child_of(os.getpid()), signal.SIGKILL)
+        await reading
+
+        assert found == [(0, NUM_BLOCKS)]
 
 
 async def test_requests_that_a_dead_engine_had_not_taken_are_refused_each_by_itself(

@@ -289,10 +289,10 @@ class ProcessClient:
             self._started.set_exception(error)
 
     def _fail_all(self, why: str) -> None:
-        self._pending.fail_all(why, self._gone)
-        if self._info is not None:
+        if self._info is not None:  # First, as above.
             blocks = self._info.num_blocks
             self._set_stats(replace(self._stats, running=0, waiting=0, free_blocks=blocks))
+        self._pending.fail_all(why, self._gone)
 
     def _set_stats(self, stats: EngineStats) -> None:
         self._stats = replace(stats, restarts=self._restarts) if self._restarts else stats
