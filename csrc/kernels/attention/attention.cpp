@@ -21,7 +21,7 @@ int64_t attention_scratch_floats(const KvLayout& layout, int64_t num_query_heads
         // integers, and two scales.
         return common + rows * (columns * 3 / 2 + kSplit / 2 + 2);
     }
-    // As float32, four tiles of K or as many as have 4,096 elements, or sixteen columns of a split of V.
+    // As float32: tiles of K, together of 4,096 elements at most, but one at least; or sixteen columns of a split of V.
     return common + std::max(kKvTile * layout.head_dim, kSplit * kKvTile);
 }
 

@@ -123,16 +123,15 @@ class ItemWork {
         for (int split = item_.first_split; split < item_.end_split; ++split) {
             const auto following = tiles_at(split + 1);
             look_at(split);
-            float* states = item_.joins && split == item_.first_split ? known_ : next_;
-            work_.attend_split(tiles, following, args_.scale, args_.softcap, states);
+            const bool is_first = split == item_.first_split;
+            work_.attend_split(tiles, following, args_.scale, args_.softcap, item_.joins && is_first ? known_ : next_);
             tiles = following;
-            if (states == known_) continue;
             if (!item_.joins) {
                 store(next_, split);
-                continue;
+            } else if (!is_first) {
+                for (int row = 0; row < rows_.count; ++row)
+                    join(known_ + row * stride_, next_ + row * stride_, rows_.head_dim);
             }
-            for (int row = 0; row < rows_.count; ++row)
-                join(known_ + row * stride_, next_ + row * stride_, rows_.head_dim);
         }
         if (item_.joins) finish();
     }

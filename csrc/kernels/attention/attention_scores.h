@@ -90,7 +90,7 @@ KOKUBAN_INLINE void convert_k(const typename Dtype::Element* k, const typename D
     }
 }
 
-// Those of the next block: all queries together are more than the first cache level holds.
+// Asks for the queries of a block of rows that comes next: all of them are more than the first cache level holds.
 KOKUBAN_INLINE void ask_for_queries(const Rows& rows, Range block) {
     for (int row = block.begin; row < block.end && row < rows.count; ++row)
         for (int64_t d = 0; d < rows.head_dim; d += kLanes) __builtin_prefetch(rows.queries[row] + d);
