@@ -54,10 +54,10 @@ def latency(
     columns = {
         "TTFT ms": ("ttft_s", 1e3, 1),
         "prefill tok/s": ("prefill_tok_s", 1, 0),
-        "% of limit": ("prefill_of_limit", 100, 0),
+        "prefill % of limit": ("prefill_of_limit", 100, 0),
         "TPOT ms": ("tpot_s", 1e3, 2),
         "decode tok/s": ("decode_tok_s", 1, 1),
-        "% of limit ": ("decode_of_limit", 100, 0),
+        "decode % of limit": ("decode_of_limit", 100, 0),
     }
     _tell(info, works, rounds, found, columns, json_file)
 
@@ -91,9 +91,9 @@ def throughput(
     columns = {
         "seconds": ("seconds", 1, 2),
         "prefill tok/s": ("prefill_tok_s", 1, 0),
-        "% of limit": ("prefill_of_limit", 100, 0),
+        "prefill % of limit": ("prefill_of_limit", 100, 0),
         "decode tok/s": ("decode_tok_s", 1, 1),
-        "% of limit ": ("decode_of_limit", 100, 0),
+        "decode % of limit": ("decode_of_limit", 100, 0),
         "output tok/s": ("output_tok_s", 1, 1),
         "total tok/s": ("total_tok_s", 1, 0),
     }

@@ -8,7 +8,7 @@ from tests.unit.plan.llama_8b import H100, PROGRAM
 from kokuban.core.model_config import ModelConfig, RopeConfig
 from kokuban.models.registry import build_program
 from kokuban.plan.cost import CostModel
-from kokuban.plan.machine import MachineConstants
+from kokuban.plan.machine import MachineConstants, at_its_limits
 from kokuban.plan.roofline import Machine, step_time
 from kokuban.program.cost import (
     ChunkShape,
@@ -21,21 +21,17 @@ from kokuban.program.cost import (
 NEVER = 1e30
 """A rate at which anything takes no time."""
 
-IDEAL = MachineConstants(
-    int8_flops_per_s=2 * H100.flops_per_s,
-    float_flops_per_s=H100.flops_per_s,
-    attention_flops_per_s=H100.flops_per_s,
-    weight_bytes_per_s=H100.bytes_per_s,
-    kv_bytes_per_s=H100.bytes_per_s,
-    value_bytes_per_s=NEVER,
+IDEAL = replace(
+    at_its_limits(
+        bytes_per_s=H100.bytes_per_s,
+        float_flops_per_s=H100.flops_per_s,
+        int8_flops_per_s=2 * H100.flops_per_s,
+        int8_attention=False,
+    ),
     copy_bytes_per_s=64e9,
     disk_read_bytes_per_s=2e9,
     disk_write_bytes_per_s=1e9,
     disk_latency_s=0.001,
-    op_overhead_s=0,
-    step_overhead_s=0,
-    row_overhead_s=0,
-    token_overhead_s=0,
 )
 
 NORMS_AND_ROWS = 2e-4

@@ -1,10 +1,12 @@
 """A small model whose every step takes a second, and engines that run it."""
 
+from dataclasses import replace
+
 from kokuban.core.config import SchedulerConfig
 from kokuban.core.model_config import ModelConfig, RopeConfig
 from kokuban.models.registry import build_program
 from kokuban.plan.cost import CostModel
-from kokuban.plan.machine import MachineConstants
+from kokuban.plan.machine import MachineConstants, at_its_limits
 from kokuban.program.cost import uniform_weight_bytes
 from kokuban.simulate.replay import ReplaySetup
 
@@ -29,18 +31,15 @@ SMALL_KV = _PROGRAM.kv
 
 _NEVER = 1e30
 
-INSTANT = MachineConstants(
-    int8_flops_per_s=_NEVER,
-    float_flops_per_s=_NEVER,
-    attention_flops_per_s=_NEVER,
-    weight_bytes_per_s=_NEVER,
-    kv_bytes_per_s=_NEVER,
-    value_bytes_per_s=_NEVER,
+INSTANT = replace(
+    at_its_limits(
+        bytes_per_s=_NEVER,
+        float_flops_per_s=_NEVER,
+        int8_flops_per_s=_NEVER,
+        int8_attention=False,
+    ),
     copy_bytes_per_s=_NEVER,
-    op_overhead_s=0.0,
     step_overhead_s=1.0,
-    row_overhead_s=0.0,
-    token_overhead_s=0.0,
 )
 
 
