@@ -5,10 +5,11 @@ step, `slow` makes each step last 2 ms at least, `break` makes that step fail, `
 process with exit code 9, `refuse` makes its start fail.
 """
 
+import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -17,8 +18,9 @@ from tests.fakes import FakeRunner
 
 from kokuban.core.config import RuntimeConfig, SchedulerConfig
 from kokuban.core.errors import ModelError
-from kokuban.core.step import StepPlan, StepResult
-from kokuban.engine.client import EngineInfo, OwnedClient
+from kokuban.core.request import Request
+from kokuban.core.step import StepPlan, StepResult, TokenEvent
+from kokuban.engine.client import EngineClient, EngineInfo, OwnedClient
 from kokuban.engine.core import EngineCore
 from kokuban.engine.grammars import GrammarStore
 from kokuban.engine.process import wire
@@ -150,3 +152,16 @@ def engine(
     finally:
         (directory / "hold").unlink(missing_ok=True)
         client.close()
+
+
+async def events_of(client: EngineClient, *requests: Request) -> list[TokenEvent]:
+    """All that comes of them, in time."""
+    async with asyncio.timeout(20):
+        return [event async for event in client.submit(requests)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for it, not for ever."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)

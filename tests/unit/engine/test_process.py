@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,9 @@ from tests.unit.engine.scripted import (
     NUM_BLOCKS,
     RESTARTS,
     engine,
+    events_of,
     make_process,
+    until,
 )
 
 from kokuban.core.config import SchedulerConfig
@@ -34,9 +36,8 @@ from kokuban.core.errors import (
     RequestError,
     StepFailed,
 )
-from kokuban.core.request import FinishReason, Request
+from kokuban.core.request import FinishReason
 from kokuban.core.step import TokenEvent
-from kokuban.engine.client import EngineClient
 from kokuban.engine.mailbox import MAX_UNREAD
 from kokuban.engine.process import wire
 from kokuban.engine.process.client import ProcessClient
@@ -52,17 +53,6 @@ def process(directory: Path, policy: Policy = RESTARTS, **limits: int) -> Iterat
     with engine("process", directory, policy=policy, **limits) as client:
         assert isinstance(client, ProcessClient)
         yield client
-
-
-async def events_of(client: EngineClient, *requests: Request) -> list[TokenEvent]:
-    async with asyncio.timeout(20):
-        return [event async for event in client.submit(requests)]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def child_of(pid: int) -> int:
